@@ -16,7 +16,10 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.run import Quiet
+from fedweave.experiment.runs.run import run as run_of
 from fedweave.experiment.sharding import write_shards
+from fedweave.experiment.shelf.runs import shelf_of_document
 from tests.refusals import refusal
 
 ray = pytest.importorskip("ray", reason="needs the extra `ray`")
@@ -102,6 +105,31 @@ def test_workers_that_open_their_clients_shards_give_the_numbers_of_the_source(t
     document = {name: value for name, value in config.plain().items() if name != "partition"}
     sharded = resolve(document | {"data": {"name": "shards", "path": str(tmp_path / "shards")}})
     assert distance(run(sharded), run(config.in_process())) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_the_shelf_of_shards_is_measured_by_a_process_of_the_cluster(tmp_path: Path) -> None:
+    document = experiment().plain() | {"evaluation": {"shelf": True, "alone": False}}
+    write_shards(resolve(document), tmp_path / "shards")
+    here = {name: value for name, value in document.items() if name not in ("partition", "engine")}
+    run_of(resolve(document).in_process(), tmp_path / "source", Quiet())
+    data = {"name": "shards", "path": str(tmp_path / "shards")}
+    run_of(resolve(here | {"data": data, "engine": document["engine"]}), tmp_path / "cluster", Quiet())
+    one, other = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("source", "cluster"))
+    assert one["metrics"] == other["metrics"]
+    assert "shelf/pooled/accuracy" in other["metrics"]
+    assert one["shelf"]["local"] == other["shelf"]["local"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_what_a_process_of_the_cluster_raises_and_its_loss_are_errors() -> None:
+    workers = RayWorkers("local", 60.0)
+    with refusal("config", "model"):
+        workers.call(shelf_of_document, True, {}, [], document={"model": {"name": "none"}})
+    with refusal("worker-lost"):
+        workers.call(os._exit, document=1)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -1,8 +1,10 @@
 """A folder of shards gives a run the data and the cut of its source, to the bit, and nothing else does."""
 
+import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 from torch import float32
 
 from fedweave.contract.subject import distance, everything
@@ -19,16 +22,18 @@ from fedweave.core.random import key
 from fedweave.datasets import Dataset, load, shards
 from fedweave.datasets.contents import digests
 from fedweave.datasets.shards import MANIFEST, VERSION, ShardFolder
-from fedweave.engines.sharded import pack
-from fedweave.experiment.build import build, worker
+from fedweave.engines.sharded import Shard, Sharded, deal, pack
+from fedweave.experiment.build import build, ingredients, worker
 from fedweave.experiment.config import resolve
-from fedweave.experiment.loading import load_data, reads_own_shards
+from fedweave.experiment.loading import facts_of_shards, load_data, reads_own_shards
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.run import run
+from fedweave.experiment.runs.trained import finished_config, load_trained
 from fedweave.experiment.sharding import write_shards
 from fedweave.partition import ShardClients
 from fedweave.partition.client_data import shares
 from fedweave.python.training import Silent
+from fedweave.reports.clients import header
 from tests import commands
 from tests.refusals import refusal
 
@@ -241,6 +246,159 @@ def test_a_worker_of_a_cluster_opens_the_shards_of_its_clients_only(tmp_path: Pa
     w = init(model, key(3), float32)
     question = pack({"w": w, "clients": json.dumps(["client-0", "client-2"])})
     assert own.answer("example_outputs", question) == whole.answer("example_outputs", question)
+
+
+class InThisProcess:
+    """Workers of a cluster, but in this process; `at_worker` is whether one of them works."""
+
+    at_worker = False
+
+    def __init__(self, *settings: object) -> None:
+        pass
+
+    def count(self, workers: object) -> int:
+        return 2
+
+    def executor(self, make: Any, document: Document, sizes: dict[str, int], workers: int) -> Sharded:
+        return Sharded(tuple(sizes), [self._shard(make, document, clients) for clients in deal(sizes, workers)])
+
+    def _shard(self, make: Any, document: Document, clients: Any) -> Shard:
+        made = self._work(lambda: make(json.loads(json.dumps(document)), clients))
+
+        def channel(method: str, *blobs: bytes) -> Callable[[], bytes]:
+            answer = self._work(lambda: made.answer(method, *blobs))
+            return lambda: answer
+
+        return Shard(clients, channel)
+
+    def call(self, function: Any, *arguments: object, document: Document) -> Any:
+        text = json.dumps([document, *arguments])
+        return self._work(lambda: json.loads(json.dumps(function(*json.loads(text)))))
+
+    def close(self) -> None:
+        pass
+
+    def _work(self, function: Callable[[], Any]) -> Any:
+        InThisProcess.at_worker = True
+        try:
+            return function()
+        finally:
+            InThisProcess.at_worker = False
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster whose main process may open no client's shard."""
+    open_files = ShardFolder.client
+
+    def client(folder: ShardFolder, at: int) -> Any:
+        assert InThisProcess.at_worker
+        return open_files(folder, at)
+
+    monkeypatch.setattr(ShardFolder, "client", client)
+    monkeypatch.setattr("fedweave.engines.ray_workers.RayWorkers", InThisProcess)
+
+
+OF_CLUSTER: dict[str, Document] = {
+    "random": {},
+    "sparse features by rows": {"data": {"name": "synthetic", "nodes": 90, "features": 40}},
+    "evaluated by sample": {"evaluation": {"shelf": True, "clients": 2}},
+    "edges with attributes": CASES["edges with attributes"],
+    "edges as examples": CASES["edges as examples"],
+    "small graphs": {**CASES["small graphs"], "partition": {"name": "graph_skew", "clients": 3}},
+}
+
+
+@pytest.mark.parametrize("case", OF_CLUSTER)
+def test_the_main_process_of_a_cluster_opens_no_shard(
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Its files and what it prints are those of a run from the source in one process."""
+    document = source({"evaluation": {"shelf": True}} | OF_CLUSTER[case], tmp_path)
+    document["evaluation"] = document["evaluation"] | {"alone": False}
+    write_shards(resolve(document), tmp_path / "shards")
+    here = sharded(document, tmp_path / "shards")
+    run(resolve(document), tmp_path / "source", Silent())
+    texts = [header_of(here)]
+    request.getfixturevalue("cluster")
+    on_cluster = here | {"engine": {"name": "ray"}}
+    run(resolve(on_cluster), tmp_path / "cluster", Silent())
+    texts.append(header_of(on_cluster))
+    assert texts[0] == texts[1]
+    for file in ("metrics.parquet", "columns.parquet", "partition.parquet"):
+        one, other = (pq.read_table(tmp_path / name / file) for name in ("source", "cluster"))
+        assert one.equals(other), file
+        assert one.schema.metadata == other.schema.metadata
+    summaries = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("source", "cluster")]
+    for of_clock in ("seconds", "seconds_per_round", "peak_rss_mb", "shelf", "alone_seconds", "devices"):
+        for one in summaries:
+            one.pop(of_clock, None)
+    assert summaries[0] == summaries[1]
+    assert any(name.startswith("shelf/pooled/") for name in summaries[1]["metrics"])
+    monkeypatch.undo()
+    directory = tmp_path / "cluster"
+    assert load_trained(directory, finished_config(directory), "").built.data.nodes > 0  # it finds nothing changed
+
+
+def header_of(document: Document) -> str:
+    """What is printed of an experiment before it runs, without the first line, which names the engine."""
+    text, config = StringIO(), resolve(document)
+    header(Console(file=text, width=200), config, build(config))
+    return text.getvalue().partition("\n")[2]
+
+
+def test_the_main_process_opens_shards_where_it_needs_more_than_they_state(tmp_path: Path) -> None:
+    document = source(CASES["edges with attributes"], tmp_path)
+    write_shards(resolve(document), tmp_path / "shards")
+    base = sharded(document, tmp_path / "shards")
+    assert facts_of_shards(resolve(base)) is not None
+    for other in (
+        {"data": base["data"] | {"normalize": "row"}},
+        {"data": base["data"] | {"structure": []}},
+        {"algorithm": {"name": "centralized"}},
+        {"noise": {"features": 0.5}},
+        {"evaluation": {"joint_columns": 2}},
+        {"model": {"name": "gine", "ports": True}},
+    ):
+        assert facts_of_shards(resolve(base | other)) is None
+
+
+def test_requirements_hold_where_no_shard_is_opened(tmp_path: Path) -> None:
+    """Scaling by each client's own nodes is outside of an ε of one example, also where nothing shows these nodes."""
+    document = source(CASES["edges with attributes"], tmp_path)
+    write_shards(resolve(document), tmp_path / "shards")
+    noisy = {"name": "fedavg", "local_steps": 1, "parts": ["uniform", {"name": "dp_examples", "sigma": 1.0}]}
+    noisy_run = {"algorithm": noisy, "model": {"name": "mlp", "hidden": 4}}
+    config = resolve(sharded(document, tmp_path / "shards") | noisy_run)
+    facts = facts_of_shards(config)
+    assert facts is not None
+    with refusal("config.scaling", "data.normalize"):
+        ingredients(config)
+    with refusal("config.scaling", "data.normalize"):
+        ingredients(config, (), facts)
+    nothing_to_scale = replace(facts, amounts=False)
+    with refusal("config.scaling", "data.edge_normalize"):
+        ingredients(config, (), nothing_to_scale)
+
+
+def test_a_process_reads_a_file_once_for_its_digest_unless_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_shards(resolve(SMALL), tmp_path / "shards")
+    files, digest = list[str](), hashlib.file_digest
+
+    def read(file: Any, *how: Any) -> Any:
+        files.append(file.name)
+        return digest(file, *how)
+
+    monkeypatch.setattr(hashlib, "file_digest", read)
+    config = resolve(sharded(SMALL, tmp_path / "shards"))
+    load_data(config)
+    load_data(config)
+    assert len(files) == len({*files}) > 0
+    flip(tmp_path / "shards" / "clients/1/y.npy")
+    with refusal("data.shards-damaged", "y.npy"):
+        load_data(config)
 
 
 def test_a_worker_opens_all_shards_where_features_come_over_edges_between_clients(tmp_path: Path) -> None:

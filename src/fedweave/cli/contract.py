@@ -121,7 +121,7 @@ def attack_results(config: Config) -> "list[Attacked]":
     from fedweave.core.random import fold, key
     from fedweave.experiment.build import build
 
-    built = build(config)
+    built = build(config.in_process())
     built.fed.begin(0)
     rows: list[Attacked] = []
     for part in built.algorithm.composed.values():

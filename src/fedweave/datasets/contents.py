@@ -46,7 +46,7 @@ def column(name: str) -> DataColumn:
 def names(data: Dataset) -> tuple[str, ...]:
     """The names of the columns. Without names, columns of small graphs that encode nodes' labels or degrees are
     recognized by their values, and others have their places from 0."""
-    if data.columns or data.graph_of is None:
+    if data.columns or data.graph_of is None or not data.nodes:
         return data.columns or default_names(0, data.features)
     if data.node_labels is not None and (data.node_labels >= 0).any():
         count = int(data.node_labels.max()) + 1

@@ -1,16 +1,18 @@
 """A folder of shards: a data set that `fedweave shard` has cut, in NumPy files that are opened by memory-mapping.
 
-`shards.json` has the format's version, the names and counts, the settings by which the data is scaled, and the SHA-256
-of every file. `clients/0`, `clients/1`, … have a client's nodes with their global numbers, its examples, and the edges
-among its nodes in CSR form; `server` has nodes, examples and edges that no client holds. Numbers are as in the tables,
-before any scaling, so that a run makes its columns by the functions that read every other form of data.
+`shards.json` has the format's version, the names and counts, the settings by which the data is scaled, what a run
+states of its data (`experiment.facts`), and the SHA-256 of every file. `clients/0`, `clients/1`, … have a client's
+nodes with their global numbers, its examples, and the edges among its nodes in CSR form; `server` has nodes, examples
+and edges that no client holds. Numbers are as in the tables, before any scaling, so that a run makes its columns by the
+functions that read every other form of data.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,7 +31,7 @@ from fedweave.datasets.settings import InputSettings, Normalize
 from fedweave.datasets.structure import with_places
 from fedweave.errors import ConfigError
 
-FORMAT, VERSION, MANIFEST = "fedweave shards", 1, "shards.json"
+FORMAT, VERSION, MANIFEST = "fedweave shards", 2, "shards.json"
 SERVER, CLIENTS = "server", "clients"  # folders
 OF_NODES = (
     "graph_of",
@@ -138,7 +140,7 @@ def write_arrays(folder: Path, arrays: Arrays) -> dict[str, str]:
             np.save(file, np.ascontiguousarray(array), allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())
-        digests[name] = _digest(path)
+        digests[name] = _file_digest(path)
     return digests
 
 
@@ -147,8 +149,15 @@ def _seal(manifest: Record) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _digest(path: Path) -> str:
-    """The file's SHA-256, read in pieces that do not stay in this process's memory."""
+def _file_digest(path: Path) -> str:
+    """The file's SHA-256; a process reads a file once, and again if it has changed by the clock or in size."""
+    state = path.stat()
+    return _digest(path, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+
+
+@cache
+def _digest(path: Path, *state: int) -> str:
+    """The SHA-256 of the file in this state, read in pieces that do not stay in this process's memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -213,9 +222,15 @@ class ShardFolder:
         """
         return self._open(self.path / CLIENTS / str(at), self.manifest["clients"][at]["files"])
 
-    def server(self) -> Arrays:
-        """The arrays of what no client holds, likewise."""
-        return self._open(self.path / SERVER, self.manifest["server"])
+    def server(self, names: Collection[str] | None = None) -> Arrays:
+        """The arrays of what no client holds, likewise: those with these names, or all."""
+        digests = self.manifest["server"]
+        files = digests if names is None else {name: digests[name] for name in names}
+        return self._open(self.path / SERVER, files)
+
+    def form(self) -> Arrays:
+        """The arrays of a holder of nothing, of which no file is opened."""
+        return {name: np.zeros(shape, kind) for name, (kind, shape) in self.manifest["form"].items()}
 
     def _open(self, folder: Path, digests: Mapping[str, str]) -> Arrays:
         arrays = dict[str, np.ndarray]()
@@ -223,7 +238,7 @@ class ShardFolder:
             file = folder / f"{name}.npy"
             if not name.replace("_", "").isalnum() or not file.is_file():
                 refuse(file, "the file is missing", _REMEDY, "shards-damaged")
-            if _digest(file) != digest:
+            if _file_digest(file) != digest:
                 refuse(file, "the file is not what was written", _REMEDY, "shards-damaged")
             arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
         return arrays
@@ -231,8 +246,8 @@ class ShardFolder:
     def read(self, clients: Sequence[int] | None = None) -> tuple[Dataset, np.ndarray, np.ndarray]:
         """The data as it was before scaling, with the global numbers of its nodes and examples.
 
-        clients: places of clients, of whom the nodes, examples and edges come, renumbered from 0 in their order; None
-        is all, with what no client holds, as the source has it.
+        clients: places of clients, of whom the nodes, examples and edges come, renumbered from 0 in their order; []
+        gives data of this form without nodes, and None all, with what no client holds, as the source has it.
 
         Raises:
             DataError: the folder is damaged.
@@ -240,7 +255,7 @@ class ShardFolder:
         whole = clients is None
         shards = [self.client(at) for at in (range(len(self.names)) if clients is None else clients)]
         server = self.server() if whole else {}
-        held = [*shards, server] if whole else shards
+        held = [*shards, server] if whole else shards or [self.form()]
         facts = self.manifest["data"]
         try:
             nodes = _all_numbers(held, "nodes", facts["nodes"] if whole else None)

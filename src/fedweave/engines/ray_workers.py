@@ -139,6 +139,21 @@ class RayWorkers:
             shards = list(side_by_side.map(shard, count(), deal(sizes, workers)))
         return Sharded(tuple(sizes), shards, self._shared)
 
+    def call(self, function: Callable[..., Record], *arguments: object, document: Values) -> Record:
+        """What a function gives of the run's document and of further arguments, all of them JSON, in a process on some
+        node that ends with it. It takes no core: workers wait meanwhile.
+
+        Raises:
+            WorkerLost: the process is gone. FedweaveError: the function raised it.
+        """
+        errors = self._ray.exceptions
+        gone = (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.NodeDiedError, errors.ObjectLostError)
+        once = self._ray.remote(num_cpus=0, max_calls=1, max_retries=0)(_call)
+        answer: Record = json.loads(
+            _wait_for(self._ray, once.remote(function, json.dumps([document, *arguments])), gone)
+        )
+        return answer
+
     def close(self) -> None:
         """Disconnect from the cluster, which ends the workers."""
         if self._owns_cluster:
@@ -250,7 +265,17 @@ class RemoteWorker:
 
     def answer(self, method: str, *blobs: bytes) -> tuple[bytes, str, str]:
         """(answer, "", ""), or (b"", the error's name, its message)."""
-        try:
-            return self._worker.answer(method, *blobs), "", ""
-        except FedweaveError as error:
-            return b"", type(error).__name__, str(error)
+        return _with_error(lambda: self._worker.answer(method, *blobs))
+
+
+def _call(function: Callable[..., Record], text: str) -> tuple[bytes, str, str]:
+    """The JSON of what a function gives of arguments in JSON, likewise."""
+    return _with_error(lambda: json.dumps(function(*json.loads(text))).encode())
+
+
+def _with_error(answer: Callable[[], bytes]) -> tuple[bytes, str, str]:
+    """(answer, "", ""), or (b"", the error's name, its message)."""
+    try:
+        return answer(), "", ""
+    except FedweaveError as error:
+        return b"", type(error).__name__, str(error)

@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from fedweave.core.operators import Precomputed
 from fedweave.core.target import CLASS
 from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.contents import digests
 from fedweave.engines.devices import choose_device
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
@@ -33,9 +35,16 @@ from fedweave.engines.vectorized import Vectorized
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import Config, Document, resolve
 from fedweave.experiment.config.sections import RayEngine
+from fedweave.experiment.facts import DataFacts, totals_of
 from fedweave.experiment.first_step import first_step_notes
 from fedweave.experiment.graphs import client_graphs, global_test_graph, graphs_at_server, links_of, member_links, width
-from fedweave.experiment.loading import client_partition, load_data, reads_own_shards, with_class_numbers
+from fedweave.experiment.loading import (
+    client_partition,
+    facts_of_shards,
+    load_data,
+    reads_own_shards,
+    with_class_numbers,
+)
 from fedweave.experiment.requirements import (
     check,
     check_rounds,
@@ -52,6 +61,7 @@ from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.client_data import pool_clients, shares
 from fedweave.partition.external import Appended, meter_exchange
 from fedweave.partition.scaling import meter_scaling, meter_target_scaling, scale_targets
+from fedweave.partition.statistics import statistics
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,7 +70,9 @@ _LOG = logging.getLogger(__name__)
 class Built:
     """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union. precomputed:
     what was looked for in each client's data, where the algorithm asks for something. close: lets go of what the engine
-    runs on. note: on what could not be looked at, which is nothing here. member_algorithms: see `Ingredients`."""
+    runs on. note: on what could not be looked at, which is nothing here. member_algorithms: see `Ingredients`. facts:
+    of data that is not opened here, where `data` has only its form. elsewhere: (function, arguments as JSON) -> what
+    the function gives of the run's document and these, in another process of the cluster."""
 
     data: Dataset
     partition: Partition
@@ -70,6 +82,23 @@ class Built:
     close: Callable[[], None] = lambda: None
     note: str = ""
     member_algorithms: Mapping[str, Algorithm] = field(default_factory=dict)
+    facts: DataFacts | None = None
+    elsewhere: Callable[..., Record] | None = None
+
+    @cached_property
+    def columns(self) -> dict[str, list[Any]]:
+        """`partition.statistics.statistics` of the clients."""
+        return statistics(self.data, self.partition) if self.facts is None else self.facts.columns
+
+    @cached_property
+    def totals(self) -> dict[str, int]:
+        """`experiment.facts.totals_of` the partition."""
+        return totals_of(self.data, self.partition) if self.facts is None else self.facts.totals
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """`datasets.contents.digests` of the data."""
+        return digests(self.data) if self.facts is None else self.facts.digests
 
     def algorithm_of(self, client: str) -> Algorithm:
         """The algorithm with the model of a client."""
@@ -113,12 +142,13 @@ def build(config: Config) -> Built:
     engine, seed = config.engine.make(), config.general.seed
     if engine.threads:
         torch.set_num_threads(engine.threads)
-    inputs = ingredients(config)
+    facts = facts_of_shards(config) if config.engine.name == "ray" else None
+    inputs = ingredients(config) if facts is None else ingredients(config, (), facts)
     data, partition, visible, algorithm, exchange, member_algorithms = inputs
     fed: LocalEngine
-    extras: Record = {"member_algorithms": member_algorithms}
+    extras: Record = {"member_algorithms": member_algorithms, "facts": facts}
     if config.engine.name == "ray":
-        fed, extras["close"] = _ray_engine(config, engine, inputs)
+        fed, extras["close"], extras["elsewhere"] = _ray_engine(config, engine, inputs, facts)
         data, partition = move_to_files(data, partition)
     else:
         fed = _simulation(
@@ -140,19 +170,21 @@ def build(config: Config) -> Built:
     return Built(data, partition, algorithm, fed, **extras)
 
 
-def ingredients(config: Config, clients: Collection[str] | None = None) -> Ingredients:
+def ingredients(config: Config, clients: Collection[str] | None = None, facts: DataFacts | None = None) -> Ingredients:
     """Load and partition the data of a config and make its algorithm; the same in every process. clients: see
-    `load_data`.
+    `load_data`. facts: see `Loaded`.
 
     Raises:
         ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
     """
     data, partition, exchange = load_data(config, clients=clients)
+    if facts is not None:  # also names that small graphs' columns have by their values
+        data = replace(data, columns=tuple(facts.form["columns"]))
     visible = client_partition(config.algorithm, partition, data)
     data = scale_targets(data, visible)
     enrolled = Configured.of(config).with_members(client_ids(len(visible.parts), visible.names))
     normalize = config.data.values.get("normalize", "none")
-    loaded = check(enrolled.with_data(data, normalize, partition=visible, engine=config.engine.values))
+    loaded = check(enrolled.with_data(data, normalize, partition=visible, engine=config.engine.values, facts=facts))
     data, algorithm = _make_algorithm(loaded, visible)
 
     # Clients with the same model share one algorithm.
@@ -310,8 +342,11 @@ def _simulation(
     return fed
 
 
-def _ray_engine(config: Config, engine: RayEngine, inputs: Ingredients) -> tuple[LocalEngine, Callable[[], None]]:
-    """An engine whose clients are with workers, which load and cut for themselves, and what lets go of the workers."""
+def _ray_engine(
+    config: Config, engine: RayEngine, inputs: Ingredients, facts: DataFacts | None
+) -> tuple[LocalEngine, Callable[[], None], Callable[..., Record]]:
+    """An engine whose clients are with workers, which load and cut for themselves; what lets go of the workers; and
+    `Built.elsewhere`."""
     from fedweave.engines.ray_workers import RayWorkers
 
     visible, dtype = inputs.visible_partition, DTYPES[engine.dtype]
@@ -320,6 +355,8 @@ def _ray_engine(config: Config, engine: RayEngine, inputs: Ingredients) -> tuple
     workers = RayWorkers(engine.address, engine.start_seconds, engine.gpus_per_worker)
     executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
     options = _server_options(inputs.data, visible, dtype)
+    if facts is not None:
+        options["examples"] = facts.used
     fed = LocalEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **options)
     threads = torch.get_num_threads()
     torch.set_num_threads(engine.threads or 1)  # more would spin between small sums, on cores that are the workers'
@@ -328,7 +365,7 @@ def _ray_engine(config: Config, engine: RayEngine, inputs: Ingredients) -> tuple
         workers.close()
         torch.set_num_threads(threads)
 
-    return fed, close
+    return fed, close, partial(workers.call, document=config.plain())
 
 
 def worker(document: Document, clients: Sequence[str]) -> Worker:

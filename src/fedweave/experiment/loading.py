@@ -13,8 +13,10 @@ from fedweave.datasets.external import REFUSE, WIDENING
 from fedweave.datasets.features import AUTO, OVER_NODES, normalize, scale_by_holders
 from fedweave.datasets.links import as_links
 from fedweave.datasets.lookup import in_shared
+from fedweave.datasets.shards import ShardFolder
 from fedweave.datasets.triples import with_node_columns
 from fedweave.experiment.config import Choice, Config
+from fedweave.experiment.facts import DataFacts
 from fedweave.learn.losses import by_number
 from fedweave.partition import cut
 from fedweave.partition.base import Partition
@@ -69,6 +71,18 @@ def reads_own_shards(config: Config) -> bool:
         return False
     declared = capabilities(config.algorithm.kind)
     return not declared.pooled and not declared.vertical and is_local(_folder(config))
+
+
+def facts_of_shards(config: Config) -> DataFacts | None:
+    """What the shards of a run on a cluster state of its data and clients; None where its main process needs more: if
+    clients read more than their own shards, or columns differ from those that were stated, or joint columns follow."""
+    if not reads_own_shards(config) or config.evaluation.joint_columns or config.model.values.get("ports"):
+        return None
+    manifest = ShardFolder.open(_folder(config)).manifest
+    values = {name: config.data.values[name] for name in manifest["settings"]}
+    if manifest["facts"] is None or values | {"structure": list(values["structure"])} != manifest["settings"]:
+        return None
+    return DataFacts(digests=manifest["digests"], **manifest["facts"])
 
 
 def _folder(config: Config) -> Path:

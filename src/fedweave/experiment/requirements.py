@@ -28,7 +28,6 @@ from fedweave.core.plugins import maker_of, name_of
 from fedweave.core.target import CLASS, LABELS, NOUNS, NUMBER, Kind
 from fedweave.core.text import counted
 from fedweave.core.types import PREDICT, SHARDS
-from fedweave.datasets.edges import scales_own_edges
 from fedweave.datasets.external import WIDENING
 from fedweave.datasets.features import BY_NODES, OVER_NODES
 from fedweave.errors import ConfigError, DataError, UserError, listed
@@ -442,7 +441,7 @@ def algorithm_and_data(f: Assembled) -> Unmet:
     protected = f.protected_records
     scaled = sorted(protected & ({"example"} if f.partition is not None else {"example", "node"}))
     scalings = {"normalize": f.scaling} if f.scaling in BY_NODES else {}
-    if data.edge_attrs is not None and (data.edge_attrs.scaling or scales_own_edges(data.edge_attrs)):
+    if data.edge_attrs is not None and (data.edge_attrs.scaling or f.scales_own_edges):
         of_data = {} if f.config is None else f.config.data.values
         default = "auto" if data.edge_attrs.auto else "standard"
         scalings["edge_normalize"] = str(of_data.get("edge_normalize", default))

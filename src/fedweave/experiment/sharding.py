@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,15 +13,19 @@ from fedweave import datasets
 from fedweave.core.types import SHARDS, Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import digests
-from fedweave.datasets.features import AUTO
+from fedweave.datasets.edges import scales_own_edges
+from fedweave.datasets.features import AUTO, OVER_NODES, amounts
 from fedweave.datasets.shards import ShardFolder, Shards
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Choice, Config
+from fedweave.experiment.facts import data_notes, totals_of
 from fedweave.experiment.loading import read_and_cut
+from fedweave.experiment.runs.data_form import form_of_clients
 from fedweave.experiment.runs.files import plain_errors
-from fedweave.experiment.shelf.runs import unscaled
+from fedweave.experiment.shelf.runs import entries_of, unscaled
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.shards import ShardClients, check_supported, shard_files
+from fedweave.partition.shards import ShardClients, check_supported, is_local, shard_files
+from fedweave.partition.statistics import statistics
 
 _CODE = "config.not-sharded"
 _UNSCALED: Record = {"normalize": "none", "edge_normalize": "none", "structure": ()}
@@ -66,10 +70,11 @@ def write_shards(config: Config, folder: Path) -> Record:
     with plain_errors(folder):
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            manifest = {**manifest, **shard_files(data, partition, temporary)}
+            manifest = {**manifest, **shard_files(data, partition, temporary), "facts": None}
             ShardFolder(temporary, manifest).write_manifest()
             del data
-            _check_same(config, temporary, settings, expected, partition)
+            manifest["facts"] = _checked_facts(config, temporary, settings, expected, partition)
+            ShardFolder(temporary, manifest).write_manifest()
             temporary.rename(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -105,8 +110,11 @@ def _settings(config: Config, data: Dataset) -> Record:
     return {name: config.data.values.get(name, value) for name, value in defaults.items()}
 
 
-def _check_same(config: Config, folder: Path, settings: Record, expected: Record, partition: Partition) -> None:
-    """Refuse a folder from which a run would not get the same data and cut.
+def _checked_facts(
+    config: Config, folder: Path, settings: Record, expected: Record, partition: Partition
+) -> Record | None:
+    """The fields of `DataFacts`, but for the digests, of a folder from which a run gets the same data and cut; None
+    where clients need more than their own shards.
 
     Raises:
         ConfigError: names what differs.
@@ -134,6 +142,19 @@ def _check_same(config: Config, folder: Path, settings: Record, expected: Record
             'own data, or set data.normalize = "auto".',
             code=_CODE,
         )
+    if not is_local(folder) or any(settings[name] in OVER_NODES for name in ("normalize", "edge_normalize")):
+        return None
+    attributes = data.edge_attrs
+    return {
+        "columns": statistics(data, clients),
+        "totals": totals_of(data, clients),
+        "notes": data_notes(ShardClients(), data, clients),
+        "form": asdict(form_of_clients(sharded, data, clients, clients)),
+        "used": sum(int(part.masks.any(0).sum()) for part in clients.parts),
+        "entries": entries_of(data),
+        "amounts": len(amounts(data.x)) > 0,
+        "edge_amounts": attributes is not None and scales_own_edges(attributes),
+    }
 
 
 def _parts(partition: Partition) -> Sequence[Part]:

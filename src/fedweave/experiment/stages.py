@@ -14,8 +14,10 @@ from fedweave.core.mechanism import LDP, Gaussian
 from fedweave.core.model import Model
 from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.edges import scales_own_edges
 from fedweave.datasets.features import AUTO, amounts
 from fedweave.experiment.config.choices import MemberModels
+from fedweave.experiment.facts import DataFacts
 from fedweave.partition.base import Part as Share
 from fedweave.partition.base import Partition
 
@@ -111,6 +113,7 @@ class Loaded(Enrolled):
     partition: as clients see it; None at a site, which looks at its own data.
     engine:    the settings of [engine].
     predicts:  whether a trained model predicts, without training.
+    facts:     of data that is not opened, where `data` has only its form; None where it has all.
     """
 
     data: Dataset
@@ -118,6 +121,7 @@ class Loaded(Enrolled):
     partition: Partition | None = None
     engine: Values = field(default_factory=dict)
     predicts: bool = False
+    facts: DataFacts | None = None
 
     def with_model(self, model: Model) -> "Modelled":
         """The same with a model."""
@@ -146,8 +150,18 @@ class Loaded(Enrolled):
         """How features are scaled; "none" where "auto" finds nothing to scale."""
         if self.normalize != AUTO:
             return self.normalize
-        nothing_to_scale = self.data.scaling == AUTO and not len(amounts(self.data.x))
-        return "none" if self.data.scaling == "none" or nothing_to_scale else AUTO
+        if self.data.scaling != AUTO:
+            return "none" if self.data.scaling == "none" else AUTO
+        measures = len(amounts(self.data.x)) > 0 if self.facts is None else self.facts.amounts
+        return AUTO if measures else "none"
+
+    @property
+    def scales_own_edges(self) -> bool:
+        """Whether clients are to scale some feature of edges by their own edges."""
+        attributes = self.data.edge_attrs
+        if attributes is None or self.facts is None:
+            return attributes is not None and scales_own_edges(attributes)
+        return attributes.auto and self.facts.edge_amounts
 
     @property
     def example(self) -> str:

@@ -120,6 +120,12 @@ def shard_files(data: Dataset, partition: Partition, folder: Path) -> Record:
     if attributes is not None:
         rows = np.flatnonzero(~covered_rows)
         server |= attribute_arrays(attributes, rows, attributes.ends[:, rows])
+    nothing = np.arange(0)
+    form = arrays_of(data, nothing, nothing) | to_csr(np.zeros((2, 0), np.int64), 0)
+    if data.edge_labels is not None:
+        form["edge_labels"] = data.edge_labels[:0]
+    if attributes is not None:
+        form |= attribute_arrays(attributes, nothing, attributes.ends[:, :0])
     facts: Record = {"named": partition.names is not None, "pairs": list(partition.pairs), "held": list(partition.held)}
     if partition.test is not None:
         server["test"] = partition.test
@@ -134,6 +140,7 @@ def shard_files(data: Dataset, partition: Partition, folder: Path) -> Record:
         "format": FORMAT,
         "version": VERSION,
         "data": facts_of(data),
+        "form": {name: (array.dtype.str, array.shape) for name, array in form.items()},
         "partition": facts,
         "clients": clients,
         "server": write_arrays(folder / SERVER, server),
@@ -199,7 +206,7 @@ def is_local(path: Path) -> bool:
 
 def read_clients(path: Path, names: Collection[str], kind: Shards) -> tuple[Dataset, Partition]:
     """The data of these clients, from their shards only, and the partition into all clients. Of the others it knows
-    how many nodes and examples they have, and nothing else.
+    how many nodes and examples they have, and facts about every two clients. Without names no shard is opened.
 
     Raises:
         DataError: the folder is damaged.
@@ -222,7 +229,15 @@ def read_clients(path: Path, names: Collection[str], kind: Shards) -> tuple[Data
             if values is not None:
                 numbers[name] = np.searchsorted(among, values)
         parts.append(replace(part, **numbers))
-    return replace(kind.scaled(data, path), shards=path), Partition(tuple(parts), names=own_names)
+    pairs = _pairs(folder)
+    return replace(kind.scaled(data, path), shards=path), Partition(tuple(parts), names=own_names, pairs=pairs)
+
+
+def _pairs(folder: ShardFolder) -> dict[str, np.ndarray]:
+    """`Partition.pairs` of a folder of shards."""
+    files = {name: f"pairs_{index}" for index, name in enumerate(folder.manifest["partition"]["pairs"])}
+    arrays = folder.server(files.values())
+    return {name: np.array(arrays[file]) for name, file in files.items()}
 
 
 def _absent_part(entry: Record, example: str) -> Part:
@@ -260,5 +275,5 @@ class ShardClients(Settings):
             names=folder.names if facts["named"] else None,
             evaluation_part=_server_part(_EVALUATION, arrays) if f"{_EVALUATION}_nodes" in arrays else None,
             held={role: _server_part(f"held_{index}", arrays) for index, role in enumerate(facts["held"])},
-            pairs={name: np.array(arrays[f"pairs_{index}"]) for index, name in enumerate(facts["pairs"])},
+            pairs=_pairs(folder),
         )

@@ -15,17 +15,16 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted
 from fedweave.core.types import PREDICT, Values
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.notes import feature_notes, name_notes, single_class_notes, time_notes
 from fedweave.engines.sharded import Sharded
 from fedweave.experiment.build import Built, fitted_model
 from fedweave.experiment.config import Config
 from fedweave.experiment.config.choices import model_names
+from fedweave.experiment.facts import data_notes
 from fedweave.experiment.requirements import warn_untested
 from fedweave.experiment.runs.saving import Ready
+from fedweave.experiment.runs.trained import partition_columns
 from fedweave.models.edge_settings import unused_attribute_warnings
-from fedweave.partition import notes_on_unused, repeats
-from fedweave.partition.base import client_ids
-from fedweave.partition.statistics import mean_cells, statistics, target_cells, totals
+from fedweave.partition.statistics import mean_cells, target_cells
 
 _ROWS = 20
 _MAX_LETTERS = 60  # of all classes' names that a heading has room for
@@ -49,16 +48,18 @@ def header(console: Console, config: Config, built: Ready) -> None:
     """
     if not isinstance(built, Built):
         return
-    data, partition, engine = built.data, built.partition, config.engine.plain()
+    data, engine, columns, whole = built.data, config.engine.plain(), partition_columns(built), built.totals
 
     # 1. One line about the run.
-    graphs = "" if data.example == "node" else f"{counted(data.examples, data.example)}, "
+    graphs = ""
+    if data.example != "node":
+        graphs = f"{counted(whole['graphs' if data.example == 'graph' else 'examples'], data.example)}, "
     if isinstance(built.fed.executor, Sharded):
         mode = counted(built.fed.executor.shards, "worker")
     else:
         mode = str(engine.get("mode") or f"workers: {engine['workers']}")
     parts = [
-        f"[bold]{plain_text(data.name)}[/] ({graphs}{counted(data.nodes, 'node')})",
+        f"[bold]{plain_text(data.name)}[/] ({graphs}{counted(whole['nodes'], 'node')})",
         f"{counted(len(built.fed.clients), 'client')} by {plain_text(config.partition.label)}",
         f"[bold]{plain_text(config.algorithm.label)}[/]",
         plain_text(model_names(config.plain()["model"])),
@@ -68,27 +69,21 @@ def header(console: Console, config: Config, built: Ready) -> None:
     console.print(" · ".join(parts), highlight=False, soft_wrap=True)
 
     # 2. The clients.
-    names = client_ids(len(partition.parts), partition.names)
-    columns, whole = statistics(data, partition) | {"client": names}, totals(data, partition)
-    if data.edge_attrs is not None:
-        whole["given"] = data.edge_attrs.ends.shape[1]
-    if data.outside is not None:
-        whole["elsewhere"] = data.outside.edge_attrs.ends.shape[1]
     console.print(clients_table(columns, whole, data.labels, config.external, data.targets))
 
     # 3. Notes.
     vertical = capabilities(config.algorithm.kind).vertical
-    if not vertical or any(part.groups and part.labels for part in partition.parts):  # gaps are measured
+    if not vertical or any(part.groups and part.labels for part in built.partition.parts):  # gaps are measured
         favorable = favorable_sentence(data, config.data.values)
         if favorable:
             print_line(console, favorable)
-    nodes = {name: part.nodes for name, part in zip(names, partition.parts, strict=True)}
     without_test = warn_untested(columns["test"], built.fed.test is not None)
-    of_cut = (*notes_on_unused(config.partition.make(), data, partition), *repeats(data, partition))
+    if built.facts is None:
+        of_data = data_notes(config.partition.make(), data, built.partition)
+    else:
+        of_data = [*built.facts.notes]
     of_edges = unused_attribute_warnings(fitted_model(config, data), data.edge_attrs)
-    of_data = (*single_class_notes(data), *name_notes(data), *feature_notes(data))
-    of_times = time_notes(data, partition.parts[0].split_times, nodes)
-    notes = (without_test, *of_cut, *built.algorithm.notes, small_steps_note(config), *of_edges, *of_data, *of_times)
+    notes = (without_test, *of_data, *built.algorithm.notes, small_steps_note(config), *of_edges)
     for note in filter(None, notes):
         print_line(console, f"note: {note}")
 

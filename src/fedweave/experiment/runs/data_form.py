@@ -119,9 +119,13 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
 def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataForm:
     """The form of the `data` that a configuration names. Where every client of the `partition` scales by its own nodes,
     the numbers are a typical client's (`of_typical`)."""
+    return form_of_clients(config, data, partition, client_partition(config.algorithm, partition, data))
+
+
+def form_of_clients(config: Config, data: Dataset, partition: Partition, clients: Partition) -> DataForm:
+    """`form_of_config` where `clients` is the partition that clients see."""
     how = config.data.values.get("normalize", "none")
     edges_how = config.data.values.get("edge_normalize", "none")
-    clients = client_partition(config.algorithm, partition, data)
     if data.edge_attrs is not None and data.edge_attrs.auto:
         data = replace(data, edge_attrs=with_typical_scaling(data, clients.parts))
     if data.scaling == "none":  # scaled by the same numbers at all clients

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from fedweave.core import plugins
 from fedweave.core.graph import TEST
 from fedweave.core.types import CLASS, Record
-from fedweave.datasets.contents import check_same, digests
-from fedweave.errors import FedweaveError, UserError, listed
+from fedweave.datasets.contents import check_same
+from fedweave.errors import FedweaveError, UserError, WorkerLost, listed
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, to_toml
 from fedweave.experiment.requirements import check_training_examples
@@ -34,7 +34,7 @@ from fedweave.experiment.runs import alone
 from fedweave.experiment.runs.alone import SECONDS as ALONE_SECONDS
 from fedweave.experiment.runs.alone import AloneResult, MemberResult, is_wanted, train_alone
 from fedweave.experiment.runs.checkpoint import Checkpoint
-from fedweave.experiment.runs.data_form import form_of_config, write_form
+from fedweave.experiment.runs.data_form import DataForm, form_of_config, write_form
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
     CONFIG,
@@ -188,7 +188,7 @@ class RunBackend:
     columns: Callable[[Any], Record] = partition_columns
     extra_metrics: Callable[[Any, int], pa.Table | None] = lambda fed, round: None
     stop: Stop | None = None
-    source: Callable[[Any], dict[str, str]] = lambda built: digests(built.data)
+    source: Callable[[Any], dict[str, str]] = lambda built: built.digests
     before: Callable[[Any], Sites | None] = lambda fed: None
     earlier: Callable[[str], Path] = Path
     ask_alone: Callable[[Any, str, int, str, int, Callable[[], bool]], Mapping[str, Record] | None] | None = None
@@ -328,7 +328,9 @@ def _prepare(
     write(directory / CONFIG, lambda file: file.write(to_toml(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(columns))
     if isinstance(built, Built):  # only sites know theirs
-        write_form(directory, form_of_config(config, built.data, built.partition))
+        facts = built.facts
+        form = form_of_config(config, built.data, built.partition) if facts is None else DataForm(**facts.form)
+        write_form(directory, form)
         if built.precomputed:
             # tables of precomputed client features, with the names of the kinds of nodes and edges in their metadata
             kind_names = json.dumps(built.data.node_kinds), json.dumps(built.data.edge_kinds)
@@ -430,7 +432,11 @@ def _measure_shelf(
     def measure() -> ShelfResult:
         return shelf_of_run(built, judging, enabled, summary, seed, links)
 
-    result = measure_once(path, measure, lambda record: ShelfResult(**record), lambda: stop.signal is not None)
+    try:
+        result = measure_once(path, measure, lambda record: ShelfResult(**record), lambda: stop.signal is not None)
+    except WorkerLost as error:
+        _LOG.warning("note: it could not be measured what members reach with the tools on their shelf: %s", error)
+        return ShelfResult()
     return result or ShelfResult()
 
 

@@ -15,7 +15,7 @@ from fedweave.core.model import Model
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves, not_finite, to
 from fedweave.core.types import Record
-from fedweave.datasets.contents import check_same, digests
+from fedweave.datasets.contents import check_same
 from fedweave.engines.devices import CPU, usable
 from fedweave.errors import UserError, listed
 from fedweave.experiment.build import Built, build
@@ -33,13 +33,11 @@ from fedweave.experiment.runs.files import (
 )
 from fedweave.models.edges import model_of_form
 from fedweave.partition.base import Partition, client_ids
-from fedweave.partition.statistics import statistics
 
 
 def partition_columns(built: Built) -> Record:
     """The columns of partition.parquet: what each client holds."""
-    columns = statistics(built.data, built.partition)
-    return columns | {"client": client_ids(len(columns["client"]), built.partition.names)}
+    return built.columns | {"client": client_ids(len(built.columns["client"]), built.partition.names)}
 
 
 def check_unchanged(directory: Path, config: Config, built: Built, checkpoint: Checkpoint) -> None:
@@ -48,7 +46,7 @@ def check_unchanged(directory: Path, config: Config, built: Built, checkpoint: C
     Raises:
         UserError: names what has changed.
     """
-    now = digests(built.data) | plugins.digests(config.plain())
+    now = built.digests | plugins.digests(config.plain())
     check_same(checkpoint.source, now, directory, "Bring it back; new data are for `predict --data`.")
     if not (directory / PARTITION).exists():  # a copy of the folder may lack it
         return

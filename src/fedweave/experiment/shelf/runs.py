@@ -4,7 +4,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +16,8 @@ from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.target import is_labeled
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
-from fedweave.experiment.build import Built
-from fedweave.experiment.config import Config
+from fedweave.experiment.build import Built, ingredients
+from fedweave.experiment.config import Config, Document, resolve
 from fedweave.experiment.runs.saving import Described
 from fedweave.experiment.shelf.columns import columns_of
 from fedweave.experiment.shelf.members import Effort, Examples, Judge, Shelf, fit_shelf, seconds_of, tested
@@ -33,7 +33,7 @@ from fedweave.experiment.shelf.pairs import (
 )
 from fedweave.metrics.measured import MetricRow, table_of
 from fedweave.metrics.selection import OF_RANKS, SHELF, Judging, metrics_of, positive_class, selection_metric_of
-from fedweave.partition.base import Part, client_ids
+from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.client_data import global_test_part, pool_clients, shares
 
 LOCAL, POOLED = "local", "pooled"
@@ -114,27 +114,54 @@ def shelf_of_run(
     test set. Of parties that hold columns of the same nodes, those with labels have a shelf of their own columns and
     edges; the pooled one has the columns and edges of all. enabled: False for none, True for all that
     `Effort` allows, "auto" for what takes about `AUTO_SECONDS`. metrics: of the run's summary. links: members' examples
-    (`shelf.pairs.member_pairs`), if they are there already.
+    (`shelf.pairs.member_pairs`), if they are there already. Data that is not opened here, a process elsewhere opens.
+
+    Raises:
+        WorkerLost: that process is gone.
     """
     start = time.process_time()
-    data, partition = built.data, built.partition
+    data, partition, facts, evaluated = built.data, built.partition, built.facts, built.fed.evaluated_clients
     if enabled is False:
         return ShelfResult()
+    if enabled == "auto" and data.links is None:
+        entries = entries_of(data) if facts is None else facts.entries
+        if entries > AUTO_ENTRIES:
+            return result_of(ShelfValues({}, {}, _TOO_LARGE), SHELF, data, time.process_time() - start)
+    if facts is not None and built.elsewhere is not None:
+        return ShelfResult(**built.elsewhere(shelf_of_document, enabled, metrics, evaluated))
+    result = _shelf_of_data(data, partition, evaluated, judging, enabled, metrics, seed, links)
+    return result_of(result, SHELF, data, time.process_time() - start)
+
+
+def shelf_of_document(document: Document, enabled: bool | str, metrics: Record, evaluated: Sequence[str]) -> Record:
+    """The fields of `shelf_of_run` of the run with this document, for a process that has no data of it."""
+    start, config = time.process_time(), resolve(document)
+    data, partition, *_ = ingredients(config)
+    judging = config.evaluation.of(data.labels, data.classes, data.target)
+    result = _shelf_of_data(data, partition, evaluated, judging, enabled, metrics, config.general.seed)
+    return asdict(result_of(result, SHELF, data, time.process_time() - start))
+
+
+def _shelf_of_data(
+    data: Dataset,
+    partition: Partition,
+    evaluated: Sequence[str],
+    judging: Judging,
+    enabled: bool | str,
+    metrics: Record,
+    seed: int,
+    links: Mapping[str, PairExamples] | None = None,
+) -> ShelfValues:
     names = client_ids(len(partition.parts), partition.names)
-    evaluated = built.fed.evaluated_clients or names
+    evaluated = evaluated or names
     judge = Judge(selection_metric_of(metrics), positive_class(judging, metrics), data.outputs)
     seeds = {name: member_seed(seed, name) for name in (POOLED, *names)}
-    raw = unscaled(data)
-    parts = zip(names, shares(raw, partition.parts), strict=True)
     if data.links is not None:
-        result = _of_links(links or member_pairs(data, partition), evaluated, judge, seeds, enabled)
-    elif enabled == "auto" and _entries(data) > AUTO_ENTRIES:
-        result = ShelfValues({}, {}, _TOO_LARGE)
-    else:
-        described = enabled is True or data.examples <= AUTO_MOLECULES
-        examples = {name: examples_of(share, described) for name, share in parts}
-        result = _of_examples(built, examples, evaluated, judge, seeds, enabled, described)
-    return result_of(result, SHELF, data, time.process_time() - start)
+        return _of_links(links or member_pairs(data, partition), evaluated, judge, seeds, enabled)
+    described = enabled is True or data.examples <= AUTO_MOLECULES
+    parts = zip(names, shares(unscaled(data), partition.parts), strict=True)
+    examples = {name: examples_of(share, described) for name, share in parts}
+    return _of_examples(data, partition, examples, evaluated, judge, seeds, enabled, described)
 
 
 class MemberShelf(NamedTuple):
@@ -158,7 +185,7 @@ def shelf_of_member(data: Dataset, test: Dataset | None, judge: Judge, seed: int
         pair_shelf = fit_pair_shelf([members[""]], judge, seed, pair_effort)
         values = _pair_values(pair_shelf, members[""], judge)
         return MemberShelf(values, "" if pair_shelf is None else pair_shelf.title, drawn)
-    if enabled == "auto" and _entries(data) > AUTO_ENTRIES:
+    if enabled == "auto" and entries_of(data) > AUTO_ENTRIES:
         return MemberShelf({}, drawn=_TOO_LARGE)
     described = enabled is True or data.examples <= AUTO_MOLECULES
     examples = examples_of(share, described)
@@ -258,7 +285,8 @@ def _pair_values(shelf: PairShelf | None, member: PairExamples, judge: Judge) ->
 
 
 def _of_examples(
-    built: Built,
+    data: Dataset,
+    partition: Partition,
     members: Mapping[str, Examples],
     evaluated: Sequence[str],
     judge: Judge,
@@ -269,10 +297,10 @@ def _of_examples(
     values, titles = {LOCAL: dict[str, Record](), POOLED: dict[str, Record]()}, {LOCAL: list[str](), POOLED: []}
     tests = {name: members[name] for name in evaluated}
     if not any(map(tested, tests.values())):  # only the server tests: every member's shelf on the global test set
-        part = global_test_part(built.data, built.partition)
+        part = global_test_part(data, partition)
         if part is None:
             return ShelfValues({}, {})
-        [share] = shares(unscaled(built.data), [part])
+        [share] = shares(unscaled(data), [part])
         tests = dict.fromkeys(evaluated, examples_of(share, described))
     learning = {name: examples for name, examples in members.items() if examples.masks[TRAIN].any()}
     if not learning:
@@ -280,8 +308,8 @@ def _of_examples(
     drawn = dict[str, str]()
 
     # 1. One shelf on the examples of all members; of parties, on all columns of the same examples.
-    if any(part.columns is not None for part in built.partition.parts):
-        [share] = shares(unscaled(built.data), pool_clients(built.partition).parts)
+    if any(part.columns is not None for part in partition.parts):
+        [share] = shares(unscaled(data), pool_clients(partition).parts)
         everyone = examples_of(share, described)
         pooled_tests = {POOLED: everyone}
     else:
@@ -308,7 +336,7 @@ def _of_examples(
     return ShelfValues(values, titles, "; ".join(clauses))
 
 
-def _entries(data: Dataset) -> float:
+def entries_of(data: Dataset) -> float:
     """About how many numbers the columns of all examples have that are not 0."""
     if isinstance(data.x, sp.csr_matrix):  # means over neighbors have more of them
         edges = data.edges.shape[1] if data.edge_attrs is None else 2 * data.edge_attrs.total
