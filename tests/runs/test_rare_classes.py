@@ -37,10 +37,10 @@ def test_the_terminal(runs: tuple[bool, Path, str]) -> None:
     if rare:
         assert found["scores/rarest"] == 6 / 150  # of 150 train nodes of which 12 / 2 are of class 1
         assert found["judged/average_precision"] == 1
-    assert ("scores/rarest" in found, SAID in said, "average precision global" in said) == (rare, rare, rare)
+    assert ("scores/rarest" in found, SAID in said, "s/round, average precision 0" in said) == (rare, rare, rare)
     judged = "average precision" if rare else "accuracy"
     check_facts(said, f"{judged}")
-    assert ("accuracy global" in said) == (not rare)
+    assert ("s/round, accuracy 0" in said) == (not rare)
     assert found["best_val/val/average_precision" if rare else "best_val/val/accuracy"] > 0
     assert found["fairness/worst_average_precision" if rare else "fairness/worst_accuracy"] > 0
     assert found["pooled/threshold"] == 0.5 or rare
@@ -88,7 +88,7 @@ def test_a_sweep(runs: tuple[bool, Path, str], monkeypatch: pytest.MonkeyPatch) 
     said = called("sweep", root / "e.toml", "--seeds", "0-1", "--out", root / "sweep")
     assert said.exit_code == 0, said.output
     for text in (said.output, (root / "sweep" / "sweep.md").read_text()):
-        check_facts(text, "best val")
+        check_facts(text, "chosen round")
         assert ("Average precision, mean" in text) == rare
         assert ("recall" in text) == rare
 

@@ -285,7 +285,7 @@ def test_a_sweep_in_shards_ends_in_tables_and_charts(
     check_facts(invoke(*words, "--latex", "--csv").stdout, "4 runs, 2 of them")
     chosen = (out / "sweep.md").read_text().split("All:")[0]
     assert chosen.startswith("Settings chosen by validation:")
-    check_facts(chosen, "best val")
+    check_facts(chosen, "chosen round")
     check_facts((out / "sweep.tex").read_text(), "noise labels = 0.5")
     assert len((out / "sweep.csv").read_text().splitlines()) == 5
     assert (out / "over-noise-labels.svg").read_text().startswith("<svg")
