@@ -307,12 +307,13 @@ def test_the_page_is_of_the_settings_that_validation_chose(
         path.write_text(json.dumps(summary))
     said = invoke(*words, "--set", "rounds=2")
     page = (out / "report.html").read_text()
-    lead = " ".join(re.findall(r'<p class="lead">(.*?)</p>', page))
-    check_facts(lead, "0.111 (fedavg)")
-    assert lead.count("0.999") == 0
-    assert page.index('id="chosen"') < page.index('id="curves"')
-    assert "lr=0.01" in page[page.index("<details>") : page.index('id="curves"')]
-    assert "lr=0.01" not in page[page.index('id="curves"') : page.index('id="repeat"')]
+    top, chosen = page.partition('id="chosen"')[::2]
+    verdict = "".join(re.findall(r'<p class="verdict">(.*?)</p>', top))
+    check_facts(verdict, "0.111 (fedavg)")
+    assert verdict.count("0.999") == 0
+    tried, rest = chosen.partition('id="clients"')[::2]
+    assert "lr=0.01" in tried
+    assert "lr=0.01" not in top + rest.partition('id="run"')[0]
     assert "0.01 has" not in said.stdout  # notes compare what was chosen with what was chosen
 
 

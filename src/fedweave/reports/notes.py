@@ -33,7 +33,7 @@ from fedweave.metrics.selection import (
     selection_metric_of,
     title_of,
 )
-from fedweave.reports.verdict import joint_value
+from fedweave.reports.verdict import TRAIN_ALONE, joint_value
 
 Metrics = Mapping[str, float | None]  # of a summary
 
@@ -74,6 +74,8 @@ _UNTESTED = (
     "no client was tested: none has a test example, or reports how many its own model hits (a site with "
     "policy.score_epsilon does not), and there is no global test set."
 )
+# Subjects of notes that inform a reader; the others warn of a result that means less than it seems.
+INFORMATIVE = ("judged", "rare", "sampled", "few", "shelf")
 CHANCE = 0.5  # the AUC of guessing
 MAX_MEANS_GAP = 0.25  # of the typical deviation: members' means may differ by this much without a note
 
@@ -82,19 +84,21 @@ class RunFacts(NamedTuple):
     """What remedies depend on.
 
     rounds: how many were trained; 0 if unknown. edges: whether edges are the examples. test: the examples of "global"
-    metrics.
+    metrics. alone: whether all members train alone, so that the run is what others are compared with.
     """
 
     rounds: int = 0
     edges: bool = False
     test: str = "all test examples"
+    alone: bool = False
 
     @classmethod
     def of_summary(cls, summary: Values) -> "RunFacts":
         """Of the run with this summary."""
         test = "the global test set" if summary.get(GLOBAL_TEST) else cls().test
         edges = summary.get("edges") or {}  # of links, which are examples too, models read the features of nodes
-        return cls(summary.get("rounds") or 0, bool(edges.get("examples") and edges.get("features")), test)
+        of_edges = bool(edges.get("examples") and edges.get("features"))
+        return cls(summary.get("rounds") or 0, of_edges, test, summary.get("algorithm") in TRAIN_ALONE)
 
     @property
     def scaling(self) -> str:
@@ -268,7 +272,8 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
         )
     if "global/rmse" in metrics:  # one model of all members
         sentences |= unit_notes(metrics.get(TARGET_SPREAD))
-    sentences |= _worse_than_shelf(metrics, training)
+    if not training.alone:
+        sentences |= _worse_than_shelf(metrics, training)
 
     # 3. What is missing or was changed.
     missing = metrics.get("scores/missing")

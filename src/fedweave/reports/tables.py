@@ -14,6 +14,7 @@ from rich.filesize import decimal
 
 from fedweave.accounts.compliance import Disclosure
 from fedweave.accounts.ledger import call_text, meaning, mechanism_text, stamp, who
+from fedweave.core.text import counted
 from fedweave.errors import listed
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, spread
 from fedweave.metrics.client_fairness import pearson, per_group
@@ -77,13 +78,34 @@ def facts(groups: Sequence[Group]) -> tuple[ResultTable, ResultTable]:
     return ResultTable((), tuple(equal), words=2), table
 
 
+def subtitle(groups: Sequence[Group]) -> str:
+    """What all groups share, in a line: clients, model, rounds, seeds and time."""
+    several_seeds = any(len(group.runs) > 1 for group in groups)
+    of_groups = [_facts(group, several_seeds) for group in groups]
+    forms = {
+        "Clients": "{}",
+        "Model": "{}",
+        "Rounds": "{} rounds",
+        "Seed": "seed {}",
+        "Seeds": "seeds {}",
+        "When": "{}",
+    }
+    texts = []
+    for title, form in forms.items():
+        entries = {str(facts.get(title, NONE)) for facts in of_groups}
+        if len(entries) == 1 and NONE not in entries:
+            words = entries.pop()
+            texts.append(words if words.startswith("unfinished") else form.format(words))
+    return " · ".join(texts)
+
+
 def _facts(group: Group, several_seeds: bool) -> dict[str, object]:
     """{title: entry} of the settings of one group."""
     run = group.first
     engine = run.section("engine")
     engine_words = [str(engine[key]) for key in ("name", "mode", "dtype") if key in engine]
     devices = set(chain.from_iterable(one.summary.get("devices", ()) for one in group.runs))
-    clients = f"{run.summary['clients']:,}"
+    clients = counted(run.summary["clients"], "client")
     if run.members != run.summary["clients"]:  # one client holds what several members do
         clients += f" with the data of {run.members:,}"
     if run.between_sites:  # only simulations use the experiment's partition

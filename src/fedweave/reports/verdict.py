@@ -38,7 +38,7 @@ def verdict_of(summary: Values, rows: "pa.Table | None" = None) -> Verdict | Non
     verdict = Verdict(metric, joint, known, shelf_tools(summary), metrics.get(f"{SHELF}/pooled/{metric}"), round)
     if rows is None:
         return verdict
-    changes = member_changes(rows, metric, verdict.strongest[0], best or summary.get("chosen_round"))
+    changes = member_changes(rows, metric, verdict.strongest[0], _round(summary))
     over = f" over {len(changes)} members"
     return verdict._replace(interval=_interval([*changes.values()], over))
 
@@ -66,11 +66,17 @@ def _interval(gains: Sequence[float], over: str) -> tuple[float, float, str] | N
     return None if low is None or high is None or len(gains) < MIN_SEEDS else (low, high, over)
 
 
-def verdict_of_seeds(summaries: Sequence[Values]) -> Verdict | None:
-    """The verdict on runs that differ in the seed: means over those that have one, of the first one's metric."""
+def verdict_of_seeds(summaries: Sequence[Values], rows: Sequence["pa.Table"] = ()) -> Verdict | None:
+    """The verdict on runs that differ in the seed: means over those that have one, of the first one's metric.
+
+    rows: of each run's metrics.parquet. The interval of the gain is over seeds; of fewer than three over pairs of a
+    member and a seed.
+    """
     verdicts = [verdict for verdict in map(verdict_of, summaries) if verdict is not None]
     if not verdicts:
         return None
+    if len(summaries) == 1:
+        return verdict_of(summaries[0], *rows)
     first = verdicts[0]
     same = [one for one in verdicts if one.metric == first.metric and one.alone.keys() == first.alone.keys()]
     alone = {how: fmean(one.alone[how] for one in same) for how in first.alone}
@@ -80,9 +86,19 @@ def verdict_of_seeds(summaries: Sequence[Values]) -> Verdict | None:
     pooled = [one.pooled for one in same if one.pooled is not None]
     mean = Verdict(first.metric, fmean(one.joint for one in same), alone, dict(tools.most_common()))
     how = mean.strongest[0]
-    gains = [rank(one.metric, one.joint) - rank(one.metric, one.alone[how]) for one in same]
-    between = _interval(gains, f" over {len(gains)} seeds")
+    gains, over = [rank(one.metric, one.joint) - rank(one.metric, one.alone[how]) for one in same], "seeds"
+    if len(gains) < MIN_SEEDS and len(rows) == len(summaries):
+        gains, over = [], "pairs of a member and a seed"
+        for summary, table in zip(summaries, rows, strict=True):
+            gains += member_changes(table, mean.metric, how, _round(summary)).values()
+    between = _interval(gains, f" over {len(gains)} {over}")
     return mean._replace(pooled=fmean(pooled) if pooled else None, interval=between)
+
+
+def _round(summary: Values) -> float | None:
+    """The round that validation chose; None for the last one."""
+    best: float | None = summary["metrics"].get(f"{BEST}/round") or summary.get("chosen_round")
+    return best
 
 
 def joint_value(metrics: Metrics, metric: str) -> float | None:
