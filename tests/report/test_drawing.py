@@ -139,12 +139,10 @@ def test_no_text_of_a_forest_plot_is_cut_or_on_another(names: list[str], numbers
         value = numbers[at % len(numbers)]
         text = f"{value:.3g} [{value - 1:.2g}, {value + 1:.2g}]"
         rows.append(ForestRow(name, value, text, "#000000", value - 1, value + 1, value / 2))
-    sides = ("worse than local", "better than local") if level else ("", "")
-    check(
-        drawing.panel_svg(
-            ForestPlot("t", tuple(rows), 0.0 if level else None, sides, "accuracy, member mean", "#000000")
-        )
-    )
+    drawn = ForestPlot("t", tuple(rows), below="accuracy, member mean", other_tone="#000000")
+    if level:
+        drawn = replace(drawn, level=0.0, sides=("worse than local", "better than local"))
+    check(drawing.panel_svg(drawn))
 
 
 def test_rows_of_a_forest_plot_stand_where_their_numbers_are() -> None:

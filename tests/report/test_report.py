@@ -39,7 +39,6 @@ from fedweave.reports.compare import tradeoff
 from fedweave.reports.effects import UNDECIDED, comparison_sentence, effect, ranking, three_digits
 from fedweave.reports.html import render
 from fedweave.reports.paired import paired_test, paired_tests
-from fedweave.reports.panels import Dots
 from fedweave.reports.recipes import recipe, training_differences
 from fedweave.reports.result_names import RESULTS, better, readable
 from tests import commands
@@ -380,14 +379,8 @@ def gained(label: str, **of_clients: float) -> gains.Gain:
     return gains.Gain(0, Group(label, (run,)), run, of_clients)
 
 
-def test_members_stand_in_one_order_for_every_run() -> None:
+def test_sentences_and_tables_of_gains_by_hand() -> None:
     found = [gained("one", a=0.2, b=-0.1, c=0.05), gained("two", a=-0.4, b=0.0, c=0.1)]
-    drawn = gains.gain_figure(found)
-    [panel] = drawn.panels
-    assert panel.names == ("a", "b", "c")  # sums -.2, -.1, .15
-    assert [list(dots.y) for dots in panel.marks] == [[0.2, -0.1, 0.05], [-0.4, 0.0, 0.1]]
-    left, right = (dots.shift for dots in panel.marks)
-    assert left == -right < 0  # none is drawn over another
     assert gains.gain_sentences(found) == [
         "With one: joining changes accuracy by +0.0500 on average (one seed, not tested); 2 of 3 members gain, by "
         "0.125 on average; 1 loses, by 0.100.",
@@ -402,19 +395,6 @@ def test_members_stand_in_one_order_for_every_run() -> None:
         "+0.0500",
         "+0.2000",
     ]
-
-
-def test_every_split_has_a_panel_with_members_of_its_own_and_all_have_one_scale() -> None:
-    one, two = gained("one", a=0.2, b=-0.1, c=0.05), gained("one", a=-0.4, b=0.0, c=0.1)
-    two = replace(two, run=replace(two.run, summary={**two.run.summary, "seed": 1}))
-    drawn = gains.gain_figure([one, two])
-    first, second = drawn.panels
-    assert (first.title, second.title) == ("seed 0", "seed 1")
-    assert (first.names, second.names) == (("b", "c", "a"), ("a", "b", "c"))
-    assert (first.low, first.high) == (second.low, second.high) == (-0.4, 0.2)
-    assert [mark.shift for panel in (first, second) for mark in panel.marks if isinstance(mark, Dots)] == [0, 0]
-    assert not drawn.legend
-    assert gains.gain_figure([]) is None
 
 
 def test_over_seeds_the_mean_of_all_comes_first_and_pairs_are_counted() -> None:

@@ -23,10 +23,8 @@ from fedweave.metrics.selection import (
     title_of,
 )
 from fedweave.reports.cells import NONE, Cell, ResultTable, bytes_text, mean_cell, row_of, tenths, with_sign
-from fedweave.reports.colors import run_tone
 from fedweave.reports.effects import effect, three_digits
 from fedweave.reports.paired import paired_differences, paired_tests
-from fedweave.reports.panels import Dots, Figure, Panel
 
 MARKS = {1: "★ ", -1: "▽ ", 0: ""}  # better, worse, neither
 _SECTIONS = ("data", "partition", "noise")  # sections of a configuration that determine the examples of a run
@@ -197,18 +195,3 @@ def overview(condition: Condition) -> ResultTable:
     if len(groups) < 2:
         return ResultTable(head[:-1], tuple(row[:-1] for row in rows))
     return ResultTable(head, tuple(rows))
-
-
-def means_figure(condition: Condition) -> Figure | None:
-    """The mean over clients of the selection metric for every group of runs, with its deviation over seeds."""
-    groups = [group for group in condition.groups if group.label in condition.means]
-    if not groups:
-        return None
-    means, errors = [], []
-    for group in groups:
-        mean, deviation, _ = spread(group.values(condition.metric_name))
-        means.append(mean)
-        errors.append(deviation if math.isfinite(deviation) else 0.0)
-    dots = Dots("", range(len(groups)), means, run_tone(0), errors=errors)
-    beside = f"test {title_of(condition.metric)}, {MEMBER_MEAN}"
-    return Figure((Panel("", (dots,), tuple(group.label for group in groups), beside=beside),))

@@ -25,7 +25,6 @@ SYMBOLS = {
     "diamond": "m0 -5l5 5l-5 5l-5 -5z",
     "square": "m-4 -4h8v8h-8z",
     "triangle": "m0 -5l5 9h-10z",
-    "stroke": "m-5 -1h10v2h-10z",
     "upright": "m-1.5 -7h3v14h-3z",
     "cross": "m-1.5 -5h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5z",
 }
@@ -149,7 +148,7 @@ def _panel(panel: Panel) -> Iterator[str]:
             title = _title(f"{mark.name}: {len(mark.x):,}")
             yield f'<path class="bar" style="--c:{mark.tone}" d="{path}">{title}</path>'
         elif isinstance(mark, Dots):
-            yield from _dots(mark, panel, across, up, step)
+            yield from _dots(mark, panel, across, up)
 
 
 def _horizontal_axis(panel: Panel, left: float) -> "Axis":
@@ -250,14 +249,14 @@ def _line(mark: LineSeries, panel: Panel, across: Axis, up: Axis) -> Iterator[st
         yield f'<path class="line" style="--c:{mark.tone}" {_dash(mark.dash)} d="{_path(points)}">{title}</path>'
 
 
-def _dots(mark: Dots, panel: Panel, across: Axis, up: Axis, step: float) -> Iterator[str]:
+def _dots(mark: Dots, panel: Panel, across: Axis, up: Axis) -> Iterator[str]:
     """Marks with their errors; then the labels, where those that would cover each other share one place."""
     small = " small" if len(mark.x) > 2 * MAX_NAMES else ""
     name = f", {mark.name}" if mark.name else ""
     for index, (x, y) in enumerate(zip(mark.x, mark.y, strict=True)):
         if not math.isfinite(y):
             continue
-        at = across.place(x) + mark.shift * step
+        at = across.place(x)
         where = panel.names[round(x)] if panel.names else panel.across(x)
         if mark.errors:
             yield _error_line(at, y, mark.errors[index], up)

@@ -16,7 +16,7 @@ from fedweave.reports import figures, gains, tables
 from fedweave.reports.absences import absence_sentence, long_absence_sentence
 from fedweave.reports.cells import ResultTable, is_main
 from fedweave.reports.compare import NOTE, comparison_table, headlines, tradeoff
-from fedweave.reports.conditions import Condition, conditions, incomparability, means_figure, overview, rounds_text
+from fedweave.reports.conditions import Condition, conditions, incomparability, overview, rounds_text
 from fedweave.reports.embeddings import picture as embeddings_figure
 from fedweave.reports.first_screen import first_screen
 from fedweave.reports.group_fairness import fairness_table, favorable_class, names_of_people
@@ -124,8 +124,6 @@ def _part(condition: Condition, at: str, embeddings: str) -> Record:
         part["table"] = overview(condition) if condition.metric else ResultTable((), ())
         shown = figures.differences(groups, condition.metric_name) if condition.metric else None
         part["figure_title"] = f"Difference to {groups[0].label}"
-        if shown is None:
-            shown, part["figure_title"] = means_figure(condition), "Means"
         part["figure"] = figure_html(shown, f"{at}differences")
         part["caption"] = "Paired over seeds, with 95 % intervals from three seeds on." if len(groups) > 1 else ""
     if curves is not None:
@@ -226,7 +224,6 @@ def _body(groups: Sequence[Group], embeddings: str, at: str, more_curves: Markup
         # how the final models serve the members
         accuracy=figure_html(figures.client_accuracy(groups), f"{at}accuracy") if len(runs) > 1 else "",
         accuracy_caption=_caption(groups, metric),
-        extremes=tables.extremes(groups),
         spreads=tables.spreads(groups),
         by_client=tables.by_client(groups),
         summed=all(run.section("algorithm").get("scores") == "sum" for run in runs),
@@ -250,7 +247,6 @@ def _body(groups: Sequence[Group], embeddings: str, at: str, more_curves: Markup
         people=people_sentence(names_of_people(groups)),
         fairest=_note_sentences(groups, lambda summary: fairest_notes(summary["metrics"])),
         # what joining brings each member
-        gain="" if len(runs) == 1 else figure_html(gains.gain_figure(all_gains), f"{at}gain"),
         gain_sentences=gains.gain_sentences(all_gains),
         gain_spreads=gains.member_spreads(all_gains),
         gains=gains.gain_table(all_gains),

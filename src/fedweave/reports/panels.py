@@ -51,7 +51,7 @@ class Bars:
 class Dots:
     """A mark for each name of the panel, or at the places `x` among the names.
 
-    shift: to the right, in widths of a name. wide: horizontal errors. labels: text next to each mark, "" for none.
+    wide: horizontal errors. labels: text next to each mark, "" for none.
     """
 
     name: str
@@ -60,7 +60,6 @@ class Dots:
     tone: str
     symbol: str = "circle"
     errors: Sequence[float] = ()
-    shift: float = 0.0
     wide: Sequence[float] = ()
     labels: Sequence[str] = ()
 
