@@ -83,7 +83,9 @@ def tools_text(tools: Mapping[str, int]) -> str:
 
 
 def signed(value: float) -> str:
-    """`short` with a sign."""
+    """`short` with a sign; "0" of 0."""
+    if value == 0:
+        return "0"
     return ("+" if value >= 0 else "\N{MINUS SIGN}") + short(abs(value))
 
 

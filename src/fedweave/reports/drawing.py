@@ -124,6 +124,7 @@ def _panel(panel: Panel) -> Iterator[str]:
     base = np.zeros(len(panel.names))  # where a stacked bar stands
     for number, bar in enumerate(bars):
         kind, label = "bar pale" if bar.pale else "bar", f", {bar.name}" if bar.name else ""
+        yield f'<g class="dot" style="--c:{bar.tone}">'
         for index, height in enumerate(bar.y):
             if not math.isfinite(height) or height == 0:
                 continue
@@ -131,9 +132,10 @@ def _panel(panel: Panel) -> Iterator[str]:
             x = across.place(index) - whole / 2 + (0 if panel.stacked else number * width)
             title = _title(f"{panel.names[index]}{label}: {panel.form(height)}")
             box = f'x="{x:.1f}" y="{min(foot, top):.1f}" width="{width:.1f}" height="{abs(foot - top):.1f}"'
-            yield f'<rect class="{kind}" style="--c:{bar.tone}" {box}>{title}</rect>'
+            yield f'<rect class="{kind}" {box}>{title}</rect>'
             if bar.errors:
                 yield _error_line(x + width / 2, height, bar.errors[index], up)
+        yield "</g>"
         if panel.stacked:
             base = base + np.nan_to_num(np.asarray(bar.y, float))
 

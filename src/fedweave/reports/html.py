@@ -20,6 +20,7 @@ from fedweave.reports.conditions import Condition, conditions, incomparability, 
 from fedweave.reports.embeddings import picture as embeddings_figure
 from fedweave.reports.first_screen import first_screen
 from fedweave.reports.group_fairness import fairness_table, favorable_class, names_of_people
+from fedweave.reports.members import members_table
 from fedweave.reports.motifs import NUMBERS, kinds_of, motif_drawing
 from fedweave.reports.notes import (
     INFORMATIVE,
@@ -247,9 +248,9 @@ def _body(groups: Sequence[Group], embeddings: str, at: str, more_curves: Markup
         people=people_sentence(names_of_people(groups)),
         fairest=_note_sentences(groups, lambda summary: fairest_notes(summary["metrics"])),
         # what joining brings each member
-        gain_sentences=gains.gain_sentences(all_gains),
+        gain_sentences=gains.gain_sentences(all_gains) if len(runs) > 1 else [],
         gain_spreads=gains.member_spreads(all_gains),
-        gains=gains.gain_table(all_gains),
+        gains=members_table(runs[0]) if len(runs) == 1 else gains.gain_table(all_gains),
         noise=gains.NOISE_NOTE,
         missing=gains.baseline_algorithm(groups[0].first),
         alone=tables.reward_fairness(groups),

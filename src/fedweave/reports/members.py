@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from fedweave.accounts.verdict import Verdict, short
+from fedweave.accounts.verdict import Verdict, short, signed
 from fedweave.experiment.runs.reading import Run
 from fedweave.metrics.selection import ALONE, PLAIN, WORDS_OF_PLACES, rank
 from fedweave.reports import colors
+from fedweave.reports.cells import NONE, ResultTable, row_of, shorten
 from fedweave.reports.drawing import MAX_LETTERS
 from fedweave.reports.panels import Figure, ForestPlot, ForestRow, Key
 from fedweave.reports.verdict import verdict_of
@@ -76,3 +77,18 @@ def members_figure(run: Run, tone: str, title: str = "") -> Figure | None:
         name = named if len(named) <= MAX_LETTERS else one.name
         rows.append(ForestRow(name, one.value, one.text, tone, one.low, one.high, one.alone))
     return Figure((ForestPlot(title, tuple(rows), other_tone=OTHER_TONE),), legend)
+
+
+def members_table(run: Run) -> ResultTable:
+    """A row for each member of one run, the one that joining costs most first: its result, and what it reaches alone;
+    without rows where no member is known to have learned alone."""
+    verdict = verdict_of(run.summary, run.metrics)
+    if verdict is None:
+        return ResultTable((), ())
+    rows = []
+    for one in sorted(member_results(run, verdict), key=lambda one: one.change or 0.0):
+        if one.change is not None:
+            size = NONE if one.examples is None else f"{one.examples:,}"
+            rows.append(row_of(one.name, size, one.text, short(one.alone or 0.0), signed(one.change)))
+    head = ("member", "test examples", "together", WORDS_OF_PLACES[verdict.strongest[0]], "joining adds")
+    return ResultTable(head, shorten(rows))
