@@ -52,10 +52,10 @@ def test_data_sets_are_conditions_in_which_runs_are_paired(several: list[Run]) -
     ]
     wanted = ttest_rel(VALUES["cora", "local"], VALUES["cora", "fedavg"]).confidence_interval(0.95)
     rows = [overview(one).rows[1] for one in found]
-    assert rows[0][-1].text == "▽ \N{MINUS SIGN}0.100"
-    check_facts(rows[0][-1].note, f"{abs(wanted.low):.3f}", f"{abs(wanted.high):.4f}", "3 seeds")
-    assert rows[1][-1].text == "\N{MINUS SIGN}0.0400"  # the interval has 0 in it
-    assert overview(found[0]).rows[0][-1].text == "-"
+    assert rows[0][3].text == "▽ \N{MINUS SIGN}0.100"
+    check_facts(rows[0][3].note, f"{abs(wanted.low):.2g}", f"{abs(wanted.high):.2g}")
+    assert rows[1][3].text == "\N{MINUS SIGN}0.0400"  # the interval has 0 in it
+    assert overview(found[0]).rows[0][3].text == "-"
 
 
 def test_cuts_are_conditions_where_each_has_several_runs(runs: dict[str, Path]) -> None:

@@ -188,10 +188,11 @@ def overview(condition: Condition) -> ResultTable:
             change = effect(differences[group.label])
             mark = MARKS[int(rank(metric, signs[group.label]))]
             text = f"{mark}{with_sign(change.mean, three_digits)}"
-            difference = Cell(text, repr(change.mean), change.uncertainty)
-        rows.append(row_of(group.label, str(len(group.runs)), *cells, difference))
-    costs = ("sent by each member", "seconds")
-    head = ("run", "seeds", *(titles[column] for column in columns), *costs, f"less {first.label}")
+            difference = Cell(text, repr(change.mean), change.ends or "not tested")
+        rows.append(row_of(group.label, str(len(group.runs)), cells[0], difference, *cells[1:]))
+    heads = [titles[column] for column in columns]
+    heads += ["sent by each member", "seconds"]
+    head = ("run", "seeds", heads[0], f"difference to {first.label}", *heads[1:])
     if len(groups) < 2:
-        return ResultTable(head[:-1], tuple(row[:-1] for row in rows))
+        return ResultTable(head[:3] + head[4:], tuple(row[:3] + row[4:] for row in rows))
     return ResultTable(head, tuple(rows))

@@ -315,10 +315,10 @@ def _forest(forest: ForestPlot) -> tuple[float, list[str]]:
     if forest.level is not None:
         middle = across.place(forest.level)
         parts.append(f'<path class="axis" d="M{middle:.1f} {first:.1f}V{end:.1f}"/>')
-        room = middle - 6 > _text_width(forest.sides[0])
-        parts.append(_text(middle - 6, TOP + 2, forest.sides[0], "end") if room and forest.sides[0] else "")
-        room = WIDTH - middle - 6 > _text_width(forest.sides[1])
-        parts.append(_text(middle + 6, TOP + 2, forest.sides[1], "start") if room and forest.sides[1] else "")
+        for words, room, anchor in zip(forest.sides, (middle, WIDTH - middle), ("end", "start"), strict=True):
+            word = words if _text_width(words) < room - 6 else words.partition(" ")[0]
+            if word and _text_width(word) < room - 6:
+                parts.append(_text(middle + (6 if anchor == "start" else -6), TOP + 2, word, anchor))
     others = ""
     for place, (row, name) in enumerate(zip(forest.rows, names, strict=True)):
         y = first + ROW * (place + 0.5)

@@ -43,6 +43,13 @@ class Effect:
         return not self.low <= 0 <= self.high
 
     @property
+    def ends(self) -> str:
+        """ "−0.44 to +0.29", the ends of the 95 % interval; "" with too few seeds."""
+        if self.low is None or self.high is None or not self.tested:
+            return ""
+        return f"{with_sign(self.low, '{:.2g}'.format)} to {with_sign(self.high, '{:.2g}'.format)}"
+
+    @property
     def uncertainty(self) -> str:
         """ "95 % interval −0.440 to +0.288, 3 seeds"; with too few seeds, that the difference is not tested."""
         if self.low is None or self.high is None:

@@ -366,11 +366,8 @@ def differences(groups: Sequence[Group], name: str) -> Figure | None:
         gaps = paired_differences(group.by_seed(name), groups[0].by_seed(name))
         if gaps:
             change = effect(gaps)
-            tested = change.tested and change.low is not None and change.high is not None
-            text = with_sign(change.mean, three_digits)
-            if tested:
-                text += f" [{with_sign(change.low, '{:.2g}'.format)}, {with_sign(change.high, '{:.2g}'.format)}]"
-            low, high = (change.low, change.high) if tested else (None, None)
+            text = with_sign(change.mean, three_digits) + (f" [{change.ends}]" if change.ends else "")
+            low, high = (change.low, change.high) if change.tested else (None, None)
             rows.append(ForestRow(group.label, change.mean, text, colors.run_tone(index), low, high))
     if not rows:
         return None

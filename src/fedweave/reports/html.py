@@ -119,14 +119,17 @@ def _part(condition: Condition, at: str, embeddings: str) -> Record:
         part["figure_title"] = "Members, worst first"
     else:
         leads = headlines(groups, gains.member_gains(groups), condition.metric_name if condition.metric else "")
-        verdicts = group_verdicts(groups)
-        leads = [*verdicts, *leads] if len(groups) == 1 else [*leads, *verdicts]
+        if not any(group.first.summary["algorithm"] in TRAIN_ALONE for group in groups):
+            verdicts = group_verdicts(groups)
+            leads = [*verdicts, *leads] if len(groups) == 1 else [*leads[:1], *verdicts, *leads[1:]]
         part |= {"verdict": leads[0] if leads else "", "leads": leads[1:]}
         part["table"] = overview(condition) if condition.metric else ResultTable((), ())
         shown = figures.differences(groups, condition.metric_name) if condition.metric else None
         part["figure_title"] = f"Difference to {groups[0].label}"
         part["figure"] = figure_html(shown, f"{at}differences")
-        part["caption"] = "Paired over seeds, with 95 % intervals from three seeds on." if len(groups) > 1 else ""
+        part["caption"] = (
+            "Paired over seeds; lines and brackets: 95 % intervals, from three seeds on." if len(groups) > 1 else ""
+        )
     if curves is not None:
         part["curves"] = figure_html(replace(curves, panels=curves.panels[:1]), f"{at}curves")
         if len(curves.panels) > 1:
@@ -248,7 +251,7 @@ def _body(groups: Sequence[Group], embeddings: str, at: str, more_curves: Markup
         people=people_sentence(names_of_people(groups)),
         fairest=_note_sentences(groups, lambda summary: fairest_notes(summary["metrics"])),
         # what joining brings each member
-        gain_sentences=gains.gain_sentences(all_gains) if len(runs) > 1 else [],
+        gain_sentences=[*gains.gain_sentences(all_gains), *group_verdicts(groups)] if len(runs) > 1 else [],
         gain_spreads=gains.member_spreads(all_gains),
         gains=members_table(runs[0]) if len(runs) == 1 else gains.gain_table(all_gains),
         noise=gains.NOISE_NOTE,
