@@ -9,7 +9,6 @@ from fedweave.accounts.compliance import Disclosure
 from fedweave.accounts.verdict import Verdict, short, signed
 from fedweave.core.text import counted
 from fedweave.core.types import EVALUATION, FRAMING, TRAINING
-from fedweave.errors import listed
 from fedweave.experiment.runs.reading import BY_FEATURES, Run
 from fedweave.metrics.selection import (
     ALL_EXAMPLES,
@@ -36,7 +35,8 @@ from fedweave.reports.notes import GLOBAL_TEST
 from fedweave.reports.paired import MIN_SEEDS, interval
 from fedweave.reports.verdict import TRAIN_ALONE, joint_value, verdict_of
 
-MAX_NAMED = 3  # members that a tile names
+MAX_NAMED = 3  # members, or messages, that a tile names
+_PURPOSES = {TRAINING: "left", EVALUATION: "for scores"}
 _ALONE = (f"{ALONE}/local", f"{SHELF}/local", f"{SHELF_JOINT}/local", f"{SHELF}/pooled")
 
 
@@ -181,22 +181,22 @@ def _worst_tile(run: Run, members: Sequence[ServedMember]) -> Tile:
         notes.append(f"{'loses' if len(losing) == 1 else 'lose'} by joining: {', '.join(names)}{more}")
     elif any(one.change is not None for one in members):
         notes.append("no member loses by joining")
-    return Tile(f"{title}, {title_of(run.selection_metric)}", short(worst.value), tuple(notes))
+    return Tile(title, short(worst.value), tuple(notes))
 
 
 def _privacy_tile(disclosure: Disclosure) -> Tile:
     """What left the members, and the largest ε that is known."""
-    sent = dict[str, dict[str, None]]()  # {purpose: what left}
+    sent = dict[str, dict[str, None]]()  # {purpose: what a receiver learns in training, else the parts of messages}
     for flow in disclosure.flows:
         if flow.direction != "down" and flow.key != FRAMING:
-            sent.setdefault(flow.purpose, {})[flow.key.partition("/")[0]] = None
+            what = flow.reveals if flow.purpose == TRAINING and flow.reveals else flow.key.partition("/")[0]
+            sent.setdefault("also" if flow.purpose not in _PURPOSES else flow.purpose, {})[what] = None
     texts = []
-    for purpose, words in {TRAINING: "left", EVALUATION: "for scores", "": "also"}.items():
-        keys = [*sent.pop(purpose, {})]
-        if purpose == "":
-            keys = [key for others in sent.values() for key in others]
-        if keys:
-            texts.append(f"{words}: {listed(keys)}")
+    for purpose, words in {**_PURPOSES, "also": "also"}.items():
+        left = [*sent.get(purpose, {})]
+        if left:
+            more = f" and {len(left) - MAX_NAMED:,} more" if len(left) > MAX_NAMED else ""
+            texts.append(f"{words}: {'; '.join(left[:MAX_NAMED])}{more}")
     bounds = [bound for _, bound in disclosure.costs]
     if not bounds:
         return Tile("Privacy", "no noise", tuple(texts))
