@@ -116,7 +116,7 @@ def _part(condition: Condition, at: str, embeddings: str) -> Record:
         part["leads"] = _sentences(single)
         part["figure"] = figure_html(figures.client_accuracy(groups), f"{at}members")
         part["caption"] = _caption(groups, single.selection_metric)
-        part["figure_title"] = "Members, worst first"
+        part["figure_title"] = "Members"
     else:
         leads = headlines(groups, gains.member_gains(groups), condition.metric_name if condition.metric else "")
         if not any(group.first.summary["algorithm"] in TRAIN_ALONE for group in groups):
@@ -290,6 +290,8 @@ def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], nam
 def _caption(groups: Sequence[Group], metric: str) -> str:
     """The caption of the figure of members' results."""
     caption = f"Test {title_of(metric)} of each member on its own test examples"
+    if any(len(run.clients(run.selection_metric)) > figures.MAX_BARS for group in groups for run in group.runs):
+        return f"{caption}: shares of members in equal steps."
     if any(len(group.runs) == 1 and group.first.test_sizes for group in groups):
         caption += ", whose number stands behind its name"
     if metric == PLAIN and any(len(group.runs) == 1 for group in groups):

@@ -14,6 +14,7 @@ from fedweave.core.types import Values
 from fedweave.metrics.selection import (
     BEST,
     MAX_TIED,
+    MEMBER_MEAN,
     OF_POSITIVE,
     OF_RANKS,
     PLAIN,
@@ -52,8 +53,8 @@ _CONSTANTS = {
     ),
     ("local", PLAIN): (
         "majority",
-        "the mean over clients{trained} of their test accuracies, {value:.3f}, is below {constant:.3f}, the accuracy "
-        "of each client always predicting the most frequent class of its own training examples.",
+        "the member mean of the accuracy{trained}, {value:.3f}, is below {constant:.3f}, what each member has by "
+        "always predicting the most frequent class of its own training examples.",
     ),
     ("global", RMSE): (
         RMSE_OF_MEAN,
@@ -62,8 +63,8 @@ _CONSTANTS = {
     ),
     ("local", RMSE): (
         RMSE_OF_MEAN,
-        "the mean over clients of their test RMSE, {value:.4g}, is above {constant:.4g}, the RMSE of each client "
-        "always predicting the mean of its own training examples.",
+        "the member mean of the RMSE, {value:.4g}, is above {constant:.4g}, what each member has by always predicting "
+        "the mean of its own training examples.",
     ),
 }
 _SHELVES = {
@@ -253,7 +254,7 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
         matched, constant = metrics.get(f"{kind}/matched_accuracy"), metrics.get(f"{kind}/{constant_name}")
         value = metrics.get(f"{kind}/{name}") if matched is None else matched
         if value is not None and constant is not None and rank(name, value) < rank(name, constant):
-            trained = "" if matched is None else " with training examples"
+            trained = "" if matched is None else " where there are training examples"
             sentences[kind] = words.format(value=value, constant=constant, trained=trained, test=training.test)
     names = [name for name in ("pooled/auc", "global/auc", "within/auc", "local/auc") if name in metrics]
     area = metrics.get(names[0]) if names else None
@@ -351,7 +352,7 @@ def _worse_than_shelf(metrics: Metrics, training: RunFacts) -> dict[str, str]:
             side = "above" if lower(metric) else "below"
             clauses.append(f"{side} {short(value)}, which {words}")
     if joint is not None and clauses:
-        text = f"the {title_of(metric)} of the joint model, {short(joint)} in the mean over members, is"
+        text = f"the {title_of(metric)} of the global model, {short(joint)} as {MEMBER_MEAN}, is"
         sentences.append(f"{text} {' and '.join(clauses)}")
     references = dict[str, float]()
     for key, score in metrics.items():

@@ -304,9 +304,9 @@ def readable(name: str) -> str:
     """A number's name in words, such as "AUC, member mean, chosen round" for "best_val/local/auc"."""
     path, _, last = name.rpartition("/")
     of_round = ""
-    for kind, words in _ROUNDS.items():
+    for kind, when in _ROUNDS.items():
         if path == kind or path.startswith(f"{kind}/"):
-            path, of_round = path.removeprefix(kind).lstrip("/"), words
+            path, of_round = path.removeprefix(kind).lstrip("/"), when
     end, base = _end_and_base(last)
     known = METRICS.get(base) or RESULTS.get(base)
     title = (known.title if known is not None else "") or " ".join(WORDS.get(word, word) for word in base.split("_"))
