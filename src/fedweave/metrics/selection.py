@@ -56,7 +56,7 @@ WORDS_OF_PLACES = {
     "groups/global": "between groups",
     "groups/median": "between groups, median of members",
     "fairness": "",
-    REFERENCE: "without a model",
+    REFERENCE: "",
     "val": "validation",
     "own/local": MEMBER_MEAN,
     "own/pooled": "members together",

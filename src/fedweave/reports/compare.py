@@ -177,7 +177,8 @@ def comparison_table(groups: Sequence[Group], names: Sequence[str] | None = None
             difference, between = Cell("none", repr(mean)), ""
             if any(differences):
                 difference = Cell(f"{MARKS[verdict]}{with_sign(mean)}", repr(mean))
-                between = interval_text(*interval(differences), unknown=NONE)
+                low, high = interval(differences)
+                between = interval_text(low, high, unknown=NONE)
             rows.append(row_of(readable(name), group.label, difference, between, str(len(differences))))
     head = ("metric", "run", f"difference to {groups[0].label}", "95 % interval", "seeds")
     return ResultTable(head, tuple(rows), words=2)

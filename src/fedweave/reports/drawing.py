@@ -334,9 +334,7 @@ def _forest(forest: ForestPlot) -> tuple[float, list[str]]:
     total = end + 20
     if forest.below:
         total += 16
-        parts.append(
-            _text(min((left + right) / 2, WIDTH - _text_width(forest.below) / 2), total - 6, forest.below, "middle")
-        )
+        parts.append(_text(WIDTH / 2, total - 6, forest.below, "middle"))
     return total, parts
 
 

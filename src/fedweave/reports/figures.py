@@ -143,7 +143,9 @@ def curves(groups: Sequence[Group]) -> Figure | None:
         for index, kind in enumerate(("global", "local")):
             line = _mean_line("", index, [run.curve(metric, "test", kind == "global") for run in groups[0].runs])
             if line.x:
-                lines.append(replace(line, name=f"{WORDS_OF_PLACES[kind]}, {short(line.y[-1])} at the end"))
+                held_out = kind == "global" and groups[0].first.summary.get("global_test")
+                words = "global test set" if held_out else WORDS_OF_PLACES[kind]
+                lines.append(replace(line, name=f"{words}, {short(line.y[-1])} at the end"))
         round = groups[0].first.summary["metrics"].get(f"{BEST}/round") if len(groups[0].runs) == 1 else None
         line_at = None if round is None else (round, f"{CHOSEN_ROUND} {round:g}")
         levels = _levels(groups, metric, "global")
@@ -371,9 +373,9 @@ def differences(groups: Sequence[Group], name: str) -> Figure | None:
             rows.append(ForestRow(group.label, change.mean, text, colors.run_tone(index), low, high))
     if not rows:
         return None
-    sides = (f"worse than {groups[0].label}", f"better than {groups[0].label}")
-    metric = name.rpartition("/")[2]
-    panel = ForestPlot("", tuple(rows), level=0.0, sides=sides[:: -1 if lower(metric) else 1], below=readable(name))
+    worse, better = f"worse than {groups[0].label}", f"better than {groups[0].label}"
+    sides = (better, worse) if lower(name) else (worse, better)
+    panel = ForestPlot("", tuple(rows), level=0.0, sides=sides, below=readable(name))
     return Figure((panel,))
 
 

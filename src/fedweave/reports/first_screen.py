@@ -16,16 +16,20 @@ from fedweave.metrics.selection import (
     BESIDE,
     BEST,
     CHOSEN_ROUND,
+    CROSSING,
     LAST_ROUND,
     MEMBER_MEAN,
     OF_RANKS,
     PLAIN,
+    REFERENCE,
     RMSE,
     RMSE_OF_MEAN,
     SHELF,
     SHELF_JOINT,
     WORDS_OF_PLACES,
     WORST_MEMBER,
+    lower,
+    rank,
     title_of,
 )
 from fedweave.reports.cells import NONE, Cell, ResultTable
@@ -153,7 +157,9 @@ def _joining_tile(run: Run, verdict: Verdict | None, members: Sequence[ServedMem
     if verdict.interval is not None:
         low, high, _ = verdict.interval
         between = f"95 %: {signed(low)} to {signed(high)}"
-    change = signed(verdict.joint - best)
+    change = signed(rank(run.selection_metric, verdict.joint) - rank(run.selection_metric, best))
+    if lower(run.selection_metric):
+        texts.append("positive is better")
     return Tile(f"Joining against {WORDS_OF_PLACES[how]}", change, (between, ", ".join(texts), *_gains(members)))
 
 
@@ -253,6 +259,12 @@ def places_table(run: Run, members: Sequence[ServedMember]) -> ResultTable:
     constant = {PLAIN: ("majority", "the most frequent class"), RMSE: (RMSE_OF_MEAN, "the training mean")}.get(metric)
     if constant is not None:
         add(constant[1], constant[0], metrics)
+
+    for key in metrics:  # scores of links without a model, and links between members
+        kind, _, name = key.rpartition("/")
+        if name == metric and (kind == CROSSING or kind.startswith(f"{REFERENCE}/")):
+            words = WORDS_OF_PLACES[CROSSING] if kind == CROSSING else kind.partition("/")[2].replace("_", " ")
+            rows.append((f"{title}, {words}", {heads["global"]: _cell(metrics[key])}))
 
     # 2. What else describes the result.
     for name in ("hits_at_10", "auc", "average_precision") if metric in OF_RANKS else (*BESIDE, "loss"):

@@ -68,7 +68,7 @@ def members_figure(run: Run, tone: str, title: str = "") -> Figure | None:
     results = member_results(run, verdict)
     if not results:
         return None
-    legend = (Key("together", tone, "circle"),)
+    legend: tuple[Key, ...] = (Key("together", tone, "circle"),)
     if any(one.alone is not None for one in results):
         legend += (Key(WORDS_OF_PLACES[ALONE if verdict is None else verdict.strongest[0]], OTHER_TONE, "upright"),)
     rows = []
