@@ -277,7 +277,9 @@ def _dots(mark: Dots, panel: Panel, across: Axis, up: Axis) -> Iterator[str]:
         labels_at.setdefault(place, []).append(label)
     for (x, y), labels in labels_at.items():
         words = ", ".join(filter(None, labels))
-        if words:
+        if words and x + 6 + _text_width(words) > WIDTH:
+            yield _text(x - 6, y - 6, words, "end")
+        elif words:
             yield _text(x + 6, y - 6, words, "start")
 
 
