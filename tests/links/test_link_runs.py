@@ -20,7 +20,7 @@ from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run as run_experiment
 from fedweave.experiment.shelf.pair_scores import REFERENCES
 from fedweave.python.training import Silent
-from tests.refusals import check_facts, refusal
+from tests.refusals import refusal
 
 
 def tables(folder: Path, split: bool = False, label: bool = False) -> set[tuple[str, str]]:
@@ -140,7 +140,8 @@ def test_a_page_shows_the_references(run: tuple[Path, set[tuple[str, str]]]) -> 
     from fedweave.experiment.runs.reading import read_runs
     from fedweave.reports.html import render
 
-    check_facts(render(read_runs([run[0]])), "common neighbors Hits@10")
+    page = render(read_runs([run[0]]))
+    assert page.count("common neighbors") >= 2  # the table of the first screen, and all metrics
 
 
 def test_an_attack_infers_what_was_trained_on(run: tuple[Path, set[tuple[str, str]]]) -> None:

@@ -70,7 +70,7 @@ def test_who_missed_half_of_the_rounds_is_in_the_headline_and_in_the_summary(
     printed = " ".join(capsys.readouterr().out.split())
     assert (said in printed[:200], f"note: {note}" in printed) == (True, True)
     page = render([read_run(directory)])
-    assert (said in page[page.index('class="lead"') :][:600], note in page) == (True, True)
+    assert (said in page[page.index('class="verdict') :][:300], note.partition("replies ")[2] in page) == (True, True)
 
 
 def test_a_best_round_that_lacks_clients_is_noted() -> None:

@@ -25,7 +25,7 @@ from fedweave.experiment.runs.reading import Group, Run
 from fedweave.reports import colors, drawing, figures
 from fedweave.reports.drawing import Axis
 from fedweave.reports.pages import STYLE
-from fedweave.reports.panels import Bars, Dots, Heat, LineSeries, Panel, percent
+from fedweave.reports.panels import Bars, Dots, ForestPlot, ForestRow, Heat, LineSeries, Panel, percent
 from tests.refusals import check_facts
 
 LIGHT, DARK = colors.PAPER
@@ -131,6 +131,32 @@ def test_no_text_of_curves_is_cut_or_lies_on_another(y: list[float], every: int)
     check(drawing.panel_svg(Panel("t", (LineSeries("a", x, y, "#000000"),), below="round", beside="loss")))
 
 
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(NAMES, st.lists(NUMBERS, min_size=1, max_size=60), st.booleans())
+def test_no_text_of_a_forest_plot_is_cut_or_on_another(names: list[str], numbers: list[float], level: bool) -> None:
+    rows = []
+    for at, name in enumerate(names):
+        value = numbers[at % len(numbers)]
+        text = f"{value:.3g} [{value - 1:.2g}, {value + 1:.2g}]"
+        rows.append(ForestRow(name, value, text, "#000000", value - 1, value + 1, value / 2))
+    drawn = ForestPlot("t", tuple(rows), below="accuracy, member mean", other_tone="#000000")
+    if level:
+        drawn = replace(drawn, level=0.0, sides=("worse than local", "better than local"))
+    check(drawing.panel_svg(drawn))
+
+
+def test_rows_of_a_forest_plot_stand_where_their_numbers_are() -> None:
+    """From the tick at 0 to the one at 1: the dots, the ends of the line, and what is written."""
+    rows = (ForestRow("<a>", 0.5, "0.5 [0.25, 1]", "#000000", 0.25, 1.0), ForestRow("b", 0.0, "0", "#000000"))
+    drawn = drawing.panel_svg(ForestPlot("t", rows))
+    ticks = [*map(float, re.findall(r'class="grid" d="M([\d.]+) ', drawn))]
+    [(begin, stop)] = re.findall(r'class="line" d="M([\d.]+) [\d.]+H([\d.]+)"', drawn)
+    zero, one, low, high = min(ticks), max(ticks), float(begin), float(stop)
+    assert (low - zero) / (one - zero) == pytest.approx(0.25, abs=0.01)
+    assert high == pytest.approx(one, abs=0.1)
+    check_facts(drawn, "&lt;a&gt;", "0.5 [0.25, 1]")
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(2, 2), (10, 10), (19, 20), (60, 60), (3, 60), (40, 3)])
 def test_no_text_of_a_matrix_is_cut_or_lies_on_another(rows: int, columns: int) -> None:
     values = np.arange(rows * columns).reshape(rows, columns) / (rows * columns)
@@ -220,6 +246,17 @@ def test_accuracy_stands_over_what_clients_sent_in_training() -> None:
     assert (list(dot.x), list(dot.y)) == ([0.0], [0.3])  # where it ended
     check_facts(drawing.panel_svg(panel), f"at {decimal(round(2 * each))}")
     assert figures.accuracy_over_bytes([Group("local", (silent,))]) is None
+
+
+def test_reliability_compares_probabilities_with_how_often_they_are_right() -> None:
+    """Two bins by hand: of two predictions of .6 and .62 one is right, and one of .95 is right."""
+    p = [0.6, 0.38, 0.95, 0.9]
+    table = {"client": ["a", "a", "b", "b"], "split": ["test", "test", "test", "train"], "p_x": p}
+    table |= {"true": ["x", "x", "x", "y"], "predicted": ["x", "y", "x", "x"], "p_y": [1 - one for one in p]}
+    [panel] = figures.reliability(run(predictions=pa.table(table))).panels
+    dots = panel.marks[1]
+    assert (list(dots.x), list(dots.y), list(dots.labels)) == (pytest.approx([0.61, 0.95]), [0.5, 1.0], ["2", "1"])
+    assert figures.reliability(run()) is None
 
 
 def test_the_confusion_matrix_counts_test_examples() -> None:

@@ -39,7 +39,7 @@ def test_the_lowest_error_comes_first() -> None:
 def test_notes_speak_of_what_is_predicted() -> None:
     metrics = {"judged/rmse": -1.0, "global/rmse": 3.0, "global/rmse_of_mean": 2.0, "local/rmse": 1.0}
     metrics |= {"local/rmse_of_mean": 2.0, "shelf/local/rmse": 0.5, "fairness/undefined_clients": 0.0}
-    assert headline(metrics) == "RMSE global 3.0000, local 1.0000"
+    check_facts(headline(metrics), "RMSE", "3.0000 all examples", "1.0000 member mean")
     assert set(notes(metrics)) == {"global", "shelf"}
     assert set(notes(metrics | {"global/rmse": 1.0, "local/rmse": 0.4})) == set()
     labels = {"judged/auc": -1.0, "global/auc": 0.5, "global/labels": 3.0, "global/accuracy": 0.9}

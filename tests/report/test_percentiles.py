@@ -11,7 +11,6 @@ from fedweave.experiment.runs.reading import Run, group_runs, read_run
 from fedweave.reports import gains, tables
 from fedweave.reports.gains import count_beyond_noise, difference_sign
 from fedweave.reports.html import render
-from fedweave.reports.panels import LineSeries
 from tests.refusals import check_facts
 from tests.report.test_report import Page
 from tests.report.test_report import runs as runs
@@ -63,9 +62,6 @@ def test_a_page_of_many_members_has_percentiles_and_who_gains_beyond_noise(runs:
     assert spread[0][2:] == ["members", "5 %", "10 %", "50 %", "90 %", "gain beyond noise", "lose beyond noise"]
     assert [one.replace("\N{MINUS SIGN}", "-") for one in spread[1][2:]] == [str(COUNT), *wanted, "30", "10"]
     assert [cell.text for cell in tables.spreads(group_runs(found)).rows[1][3:]] == ["0.5000"] * 4
-    drawn = gains.gain_figure([own])
-    [panel] = drawn.panels
-    assert [(type(mark), len(mark.y)) for mark in panel.marks] == [(LineSeries, 101)]
 
 
 def test_what_is_not_known_is_not_counted(runs: dict[str, Path]) -> None:

@@ -39,7 +39,6 @@ from fedweave.reports.compare import tradeoff
 from fedweave.reports.effects import UNDECIDED, comparison_sentence, effect, ranking, three_digits
 from fedweave.reports.html import render
 from fedweave.reports.paired import paired_test, paired_tests
-from fedweave.reports.panels import Dots
 from fedweave.reports.recipes import recipe, training_differences
 from fedweave.reports.result_names import RESULTS, better, readable
 from tests import commands
@@ -138,8 +137,8 @@ def copied(runs: dict[str, Path], tmp_path: Path) -> Callable[..., Path]:
 
 def test_the_numbers_of_one_run_are_those_of_its_files(page: str, runs: dict[str, Path], summaries: Any) -> None:
     shown, found = Page(page), summaries["s0"]["metrics"]
-    assert shown.row("summary", "Global accuracy") == [f"{found['global/accuracy']:.4f}"]
-    assert shown.row("summary", "Local macro F1") == [f"{found['local/macro_f1']:.4f}"]
+    assert shown.row("summary", "Accuracy, all examples") == [f"{found['global/accuracy']:.4f}"]
+    assert shown.row("summary", "Macro F1, member mean") == [f"{found['local/macro_f1']:.4f}"]
     assert shown.row("fairness", "Test loss entropy") == [f"{found['fairness/test_loss_entropy']:.4f}"]
     titles = {attributes.get("title") for _, attributes in shown.elements}
     assert {repr(value) for value in found.values()} <= titles
@@ -160,8 +159,8 @@ def test_seeds_are_grouped_as_mean_and_deviation(compared: Page, summaries: Any)
     mean, alone = sum(both) / 2, summaries["alone"]["metrics"]["global/accuracy"]
     deviation = abs(both[0] - both[1]) / math.sqrt(2)  # of two numbers, with n - 1
     expected = f"{mean:.4f} ± {deviation:.4f}" if deviation else f"{mean:.4f} ± 0"
-    assert compared.row("summary", "Global accuracy") == [expected, f"{alone:.4f}"]
-    assert compared.tables["summary"][0][0] == ["", "fedavg (2 seeds)", "local"]
+    assert compared.row("summary", "Accuracy, all examples") == [f"{alone:.4f}", expected]
+    assert compared.tables["summary"][0][0] == ["", "local", "fedavg (2 seeds)"]
     assert [compared.row("run", run)[0] for run in ("fedavg", "local")] == ["0, 1", "0"]
     assert not [own for _, own in compared.elements if "best" in (own.get("class") or "").split()]  # one common seed
 
@@ -205,7 +204,7 @@ def test_groups_are_compared_over_their_common_seeds(runs: dict[str, Path]) -> N
     found = compared_groups(group_runs(made))
     wanted = ttest_rel(two[:3], one).confidence_interval(0.95)
     assert [cell.text for cell in found.rows[0]] == [
-        "Global accuracy",
+        "Accuracy, all examples",
         "two",
         f"★ +{np.mean(np.array(two[:3]) - one):.4f}",
         f"+{wanted.low:.4f} to +{wanted.high:.4f}",
@@ -243,10 +242,10 @@ def test_python_and_the_page_have_one_verdict(runs: dict[str, Path]) -> None:
 
 def test_a_page_of_several_runs_begins_with_one_sentence_and_pictures(compared: Page, runs: dict[str, Path]) -> None:
     """Whatever the number of runs; what they have alike stands once."""
-    order = [str(own["id"]) for tag, own in compared.elements if tag == "section"]
-    assert order[:2] == ["curves", "clients"]
-    leads = [own for tag, own in compared.elements if own.get("class") == "lead"]
-    assert len(leads) == 2
+    tags = [(tag, own.get("class")) for tag, own in compared.elements]
+    order = [tags.index(one) for one in (("p", "verdict"), ("table", "main"), ("div", "pair"), ("details", "part"))]
+    assert order == sorted(order)
+    assert tags.count(("p", "verdict")) == 1
     groups = group_runs(read_runs(list(runs.values())))
     alike, odd = tables.facts(groups)
     assert "synthetic" in {row[1].text for row in alike.rows}
@@ -328,7 +327,7 @@ def test_fairness_is_marked_on_test_numbers_alone(compared: Page, page: str, sum
     names = {name for name in starred if better(name)}
     assert names == {"test_loss_variance", "test_loss_entropy", "accuracy_deviation"}
     variance = summaries["alone"]["metrics"]["fairness/test_loss_variance"]
-    assert compared.row("fairness", "Test loss variance")[1] == number(variance)
+    assert compared.row("fairness", "Test loss variance")[0] == number(variance)
 
 
 def test_gain_is_each_members_accuracy_less_what_it_has_alone(runs: dict[str, Path], compared: Page) -> None:
@@ -339,7 +338,7 @@ def test_gain_is_each_members_accuracy_less_what_it_has_alone(runs: dict[str, Pa
     assert found.by_client == {client: one[client] - alone[client] for client in alone}
     assert compared.row("gain", "fedavg")[0] == "0"
     helped = [value for value in found.by_client.values() if value > 0]
-    [said] = [text for text in compared.texts if text.startswith("With fedavg: joining ")]
+    said = next(text for text in compared.texts if text.startswith("With fedavg: joining "))
     check_facts(said, f"{len(helped)} of 3")
     assert compared.row("gain", "fedavg")[1] == f"{len(helped)} of 3"
     assert gains.member_gains(groups[:1]) == []
@@ -380,14 +379,8 @@ def gained(label: str, **of_clients: float) -> gains.Gain:
     return gains.Gain(0, Group(label, (run,)), run, of_clients)
 
 
-def test_members_stand_in_one_order_for_every_run() -> None:
+def test_sentences_and_tables_of_gains_by_hand() -> None:
     found = [gained("one", a=0.2, b=-0.1, c=0.05), gained("two", a=-0.4, b=0.0, c=0.1)]
-    drawn = gains.gain_figure(found)
-    [panel] = drawn.panels
-    assert panel.names == ("a", "b", "c")  # sums -.2, -.1, .15
-    assert [list(dots.y) for dots in panel.marks] == [[0.2, -0.1, 0.05], [-0.4, 0.0, 0.1]]
-    left, right = (dots.shift for dots in panel.marks)
-    assert left == -right < 0  # none is drawn over another
     assert gains.gain_sentences(found) == [
         "With one: joining changes accuracy by +0.0500 on average (one seed, not tested); 2 of 3 members gain, by "
         "0.125 on average; 1 loses, by 0.100.",
@@ -402,19 +395,6 @@ def test_members_stand_in_one_order_for_every_run() -> None:
         "+0.0500",
         "+0.2000",
     ]
-
-
-def test_every_split_has_a_panel_with_members_of_its_own_and_all_have_one_scale() -> None:
-    one, two = gained("one", a=0.2, b=-0.1, c=0.05), gained("one", a=-0.4, b=0.0, c=0.1)
-    two = replace(two, run=replace(two.run, summary={**two.run.summary, "seed": 1}))
-    drawn = gains.gain_figure([one, two])
-    first, second = drawn.panels
-    assert (first.title, second.title) == ("seed 0", "seed 1")
-    assert (first.names, second.names) == (("b", "c", "a"), ("a", "b", "c"))
-    assert (first.low, first.high) == (second.low, second.high) == (-0.4, 0.2)
-    assert [mark.shift for panel in (first, second) for mark in panel.marks if isinstance(mark, Dots)] == [0, 0]
-    assert not drawn.legend
-    assert gains.gain_figure([]) is None
 
 
 def test_over_seeds_the_mean_of_all_comes_first_and_pairs_are_counted() -> None:
@@ -526,8 +506,8 @@ def test_no_line_is_drawn_of_other_clients_than_the_curve(other: str, copied: Ca
     metrics = read_run(directory).summary["metrics"]
     for changed in ({"local/majority": 0.5}, {"local/majority": 0.5, other: 1.0}):
         edit_summary(directory, metrics=metrics | changed)
-        drawn = figures.curves(group_runs([read_run(directory)]))
-        levels += [panel.levels for panel in drawn.panels if panel.title == figures.LOCAL_ACCURACY]
+        drawn = figures.curves(2 * group_runs([read_run(directory)]))
+        levels.append(drawn.panels[0].levels)
     assert levels == [(0.5,), ()]
 
 
@@ -556,7 +536,7 @@ def test_curves_hold_what_was_measured(runs: dict[str, Path]) -> None:
         own = [r for r in rows if r["client"] != "global" and (r["split"], r["metric"]) == ("train", "loss")]
         per_seed.append([statistics.fmean(r["value"] for r in own if r["round"] == t) for t in (1, 2, 3)])
     figure = figures.curves(group_runs(both))
-    [line] = figure.panels[2].marks
+    [line] = figure.panels[1].marks
     assert list(line.x) == [1, 2, 3]
     assert line.y == pytest.approx([statistics.fmean(pair) for pair in zip(*per_seed, strict=True)])
     spreads = [abs(one - other) / math.sqrt(2) for one, other in zip(*per_seed, strict=True)]
@@ -564,10 +544,19 @@ def test_curves_hold_what_was_measured(runs: dict[str, Path]) -> None:
     assert both[0].curve("accuracy", "test", True)[3] == both[0].summary["metrics"]["global/accuracy"]
 
 
-def test_clients_are_sorted_bars_or_a_histogram() -> None:
-    panel = figures.distribution("", [{"a": 0.5, "b": 0.25, "c": 1.0}], "#000000", {"a": 0.4})
-    assert (panel.names, list(panel.marks[0].y)) == (("b", "a", "c"), [0.25, 0.5, 1.0])
-    assert (list(panel.marks[1].x), list(panel.marks[1].y)) == ([1], [0.4])
+def test_members_are_rows_worst_first_with_intervals_or_a_histogram(runs: dict[str, Path]) -> None:
+    """Of each member the chosen round's accuracy, Wilson's interval by its formula, and what it reaches alone."""
+    run = read_run(runs["s0"])
+    [panel] = figures.client_accuracy(group_runs([run])).panels
+    best = run.clients("accuracy", round=run.best_round)
+    assert [row.value for row in panel.rows] == sorted(best.values())
+    name, row = panel.rows[0].name.partition(" ")[0], panel.rows[0]
+    n, z = run.test_sizes[name], 1.959963984540054
+    middle = (row.value + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(row.value * (1 - row.value) / n + z * z / (4 * n * n))
+    assert (row.low, row.high) == pytest.approx((middle - half, middle + half))
+    check_facts(row.text, f"{row.value:.3f}", f"{row.low:.2f}", f"{row.high:.2f}")
+    check_facts(drawing.panel_svg(panel), *(one.text for one in panel.rows))
     ranked = figures.distribution("", [{"a": 0.5, "b": 0.25}, {"a": 0.75, "b": 1.0}], "#000000").marks[0]
     assert list(ranked.y) == [0.5, 0.75]  # means of the lowest and of the highest, not of a and of b
     many = {f"c{i}": i / 50 for i in range(51)}
@@ -762,16 +751,27 @@ def test_nothing_is_loaded_from_elsewhere(page: str, compared: Page) -> None:
     assert "<script" not in page
 
 
-def test_a_page_begins_with_its_contents_and_names_the_number_of_test_examples(
-    page: str, runs: dict[str, Path]
-) -> None:
-    shown = Page(page)
-    places = [attributes["href"][1:] for tag, attributes in shown.elements if tag == "a"]
-    sections = [attributes["id"] for tag, attributes in shown.elements if tag == "section"]
-    assert places == sections
-    sizes = read_run(runs["s0"]).test_sizes
-    assert sizes
-    assert all(f"{client} ({size:,})" in page for client, size in sizes.items())
+def test_a_page_of_one_run_has_five_tiles_and_folds_the_rest(page: str, runs: dict[str, Path]) -> None:
+    """Each folded section has a heading and says what one finds there; members have the numbers of test examples."""
+    shown, run = Page(page), read_run(runs["s0"])
+    tags = [(tag, own.get("class")) for tag, own in shown.elements]
+    [tiles] = re.findall(r'<div class="tiles">(.*?)</div>\s*(?:<p|<div class="scroll")', page, re.S)
+    assert tiles.count("<h3>") == 5
+    folded = re.findall(r'<details class="part"><summary><h2>([^<]+)</h2> <span>([^<]+)</span>', page)
+    assert len(folded) == tags.count(("details", "part")) == len({heading for heading, _ in folded})
+    assert page.index("<h2>Members</h2>") < page.index('<details class="part">')
+    assert run.test_sizes
+    assert all(f"{client} ({size:,})" in page for client, size in run.test_sizes.items())
+
+
+def test_the_table_of_places_has_the_terminals_words_and_the_files_numbers(page: str, summaries: Any) -> None:
+    shown, found = Page(page), summaries["s0"]["metrics"]
+    [table] = [table for table in shown.tables["header"] if "member mean" in table[0]]
+    rows = {row[0]: dict(zip(table[0], row, strict=True)) for row in table}
+    best = rows[f"accuracy, chosen round {found['best_val/round']}"]
+    assert best["all examples"] == f"{found['best_val/global/accuracy']:.3f}"
+    assert best["member mean"] == f"{found['best_val/local/accuracy']:.3f}"
+    assert rows["macro F1"]["member mean"] == f"{found['local/macro_f1']:.3f}"
 
 
 def test_the_command_writes_one_file_and_the_same_again(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -813,8 +813,8 @@ def test_an_unfinished_run_says_so_and_shows_what_it_has(copied: Callable[..., P
     test = [r for r in rows if (r["split"], r["metric"]) == ("test", "accuracy")]
     local = statistics.fmean(r["value"] for r in test if r["client"] != "global")
     (pooled,) = (r["value"] for r in test if r["client"] == "global")
-    assert shown.row("summary", "Local accuracy") == [f"{local:.4f}"]
-    assert shown.row("summary", "Global accuracy") == [f"{pooled:.4f}"]
+    assert shown.row("summary", "Accuracy, member mean") == [f"{local:.4f}"]
+    assert shown.row("summary", "Accuracy, all examples") == [f"{pooled:.4f}"]
     assert shown.row("summary", "Seconds") == ["-"]
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
+from scipy.stats import ttest_1samp
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, roc_auc_score
@@ -39,6 +41,7 @@ from fedweave.experiment.shelf.pairs import (
     scoring_seconds,
 )
 from fedweave.experiment.shelf.runs import examples_of
+from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.selection import Judging
 from fedweave.partition import Random
 from fedweave.partition.client_data import shares
@@ -465,39 +468,56 @@ def summary_of(**metrics: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("metrics", "words"),
+    ("metrics", "sign", "facts"),
     [
         (
             {"local__auc": 0.886, "shelf__local__auc": 0.861, "alone__local__auc": 0.822},
-            "AUC, mean over members: joint 0.886, alone 0.861 on the shelf (boosting on own columns), alone 0.822 with "
-            "this model. Joining pays: 0.025 above the best alone, the shelf.",
+            1,
+            ("0.886", "alone 0.822", "shelf 0.861", "0.025 above shelf"),
         ),
         (
             {"local__auc": 0.886, "best_val__local__auc": 0.8, "best_val__round": 7.0}
             | {"shelf__local__auc": 0.7, "alone__local__auc": 0.82},
-            "AUC, mean over members: joint 0.800 in round 7, alone 0.700 on the shelf (boosting on own columns), alone "
-            "0.820 with this model. Joining does not pay yet: 0.020 below the best alone, this model.",
+            -1,
+            ("0.800", "chosen round 7", "0.020 below alone"),
         ),
-        (
-            {"local__auc": 0.8861, "shelf__local__auc": 0.886},
-            "AUC, mean over members: joint 0.886, alone 0.886 on the shelf (boosting on own columns). Joining changes "
-            "nothing: the same as the best alone, the shelf.",
-        ),
+        ({"local__auc": 0.8861, "shelf__local__auc": 0.886}, 0, ("0.886",)),
     ],
 )
-def test_verdict(metrics: dict[str, float], words: str) -> None:
+def test_verdict(metrics: dict[str, float], sign: int, facts: tuple[str, ...]) -> None:
     verdict = verdict_of(summary_of(**metrics))
     assert verdict is not None
-    assert verdict.sentence == words
+    assert verdict.sign == sign
+    check_facts(verdict.sentence, *facts)
+    check_facts(verdict.tools_sentence, "boosting on own columns")
 
 
 def test_verdict_where_lower_is_better() -> None:
     metrics = {"local/rmse": 2.0, "shelf/local/rmse": 3.0, "judged/rmse": -1.0}
     verdict = verdict_of({"metrics": metrics})
     assert verdict is not None
-    assert verdict.gain == 1.0
-    assert verdict.sentence.endswith("Joining pays: 1.000 below the best alone, the shelf.")
+    assert (verdict.gain, verdict.sign) == (1.0, 1)
+    check_facts(verdict.sentence, "1.000 below shelf")
     assert verdict_of({"metrics": {"local/accuracy": 0.5}}) is None
+
+
+@pytest.mark.parametrize(("gains", "sign"), [((0.1, 0.12, 0.11), 1), ((0.3, -0.05, 0.08), 0), ((0.1, 0.12), 1)])
+def test_a_verdict_claims_no_more_than_the_interval_over_members_shows(gains: tuple[float, ...], sign: int) -> None:
+    """By SciPy's test of the members' paired differences; two members have no interval."""
+    rows = []
+    for place, gain in enumerate(gains):
+        rows += [(3, f"m{place}", "test", "auc", 0.5 + gain), (3, f"m{place}", "test", "alone/auc", 0.5)]
+    columns = dict(zip(METRICS_SCHEMA.names, map(list, zip(*rows, strict=True)), strict=True))
+    summary = summary_of(local__auc=0.5 + float(np.mean(gains)), alone__local__auc=0.5)
+    verdict = verdict_of(summary, pa.table(columns, METRICS_SCHEMA))
+    assert verdict is not None
+    assert verdict.sign == sign
+    if len(gains) > 2:
+        wanted = ttest_1samp(gains, 0).confidence_interval(0.95)
+        assert verdict.interval is not None
+        assert verdict.interval[:2] == pytest.approx((wanted.low, wanted.high))
+    else:
+        assert verdict.interval is None
 
 
 def test_verdict_over_seeds() -> None:

@@ -285,7 +285,7 @@ def test_a_sweep_in_shards_ends_in_tables_and_charts(
     check_facts(invoke(*words, "--latex", "--csv").stdout, "4 runs, 2 of them")
     chosen = (out / "sweep.md").read_text().split("All:")[0]
     assert chosen.startswith("Settings chosen by validation:")
-    check_facts(chosen, "best val")
+    check_facts(chosen, "chosen round")
     check_facts((out / "sweep.tex").read_text(), "noise labels = 0.5")
     assert len((out / "sweep.csv").read_text().splitlines()) == 5
     assert (out / "over-noise-labels.svg").read_text().startswith("<svg")
@@ -307,12 +307,13 @@ def test_the_page_is_of_the_settings_that_validation_chose(
         path.write_text(json.dumps(summary))
     said = invoke(*words, "--set", "rounds=2")
     page = (out / "report.html").read_text()
-    lead = " ".join(re.findall(r'<p class="lead">(.*?)</p>', page))
-    check_facts(lead, "0.111 (fedavg)")
-    assert lead.count("0.999") == 0
-    assert page.index('id="chosen"') < page.index('id="curves"')
-    assert "lr=0.01" in page[page.index("<details>") : page.index('id="curves"')]
-    assert "lr=0.01" not in page[page.index('id="curves"') : page.index('id="repeat"')]
+    top, chosen = page.partition('id="chosen"')[::2]
+    verdict = "".join(re.findall(r'<p class="verdict">(.*?)</p>', top))
+    check_facts(verdict, "0.111 (fedavg)")
+    assert verdict.count("0.999") == 0
+    tried, rest = chosen.partition('id="clients"')[::2]
+    assert "lr=0.01" in tried
+    assert "lr=0.01" not in top + rest.partition('id="run"')[0]
     assert "0.01 has" not in said.stdout  # notes compare what was chosen with what was chosen
 
 

@@ -1,22 +1,22 @@
-"""The joint model's result beside what members reach alone, in one sentence: of a run (`reports.verdict`) or a site."""
+"""The global model's result and what members reach alone, in one sentence: of a run (`reports.verdict`) or a site."""
 
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fedweave.metrics.selection import ALONE, SHELF, lower, rank, title_of
+from fedweave.metrics.selection import CHOSEN_ROUND, MEMBER_MEAN, WORDS_OF_PLACES, lower, rank, title_of
 
 TIE = 5e-4  # relative difference of two values that a reader sees as the same number
-WITH_MODEL = "with this model"  # alone: the model of the run, which each member trains by itself
 
 
 class Verdict(NamedTuple):
     """The values that say whether joining pays, each a mean over members on the same test examples.
 
-    metric: the selection metric. joint: of the joint model, in the round that validation chose if there is one. alone:
+    metric: the selection metric. joint: of the global model, in the round that validation chose if there is one. alone:
     {how: value} of members that do not join. tools: {tool: members whose shelf it is}. pooled: of a shelf on all
     members' examples together, which nobody has; None if it is not known. round: that of `joint`, where the result of
-    the run is of another one. of: what the values are, a mean over members or those of one.
+    the run is of another one. of: what the values are, a mean over members or those of one. interval: the 95 % interval
+    of the gain, and what it is over; None where it is not known.
     """
 
     metric: str
@@ -25,7 +25,8 @@ class Verdict(NamedTuple):
     tools: dict[str, int]
     pooled: float | None = None
     round: float | None = None
-    of: str = "mean over members"
+    of: str = MEMBER_MEAN
+    interval: tuple[float, float, str] | None = None
 
     @property
     def strongest(self) -> tuple[str, float]:
@@ -43,27 +44,33 @@ class Verdict(NamedTuple):
         return rank(self.metric, self.joint) - rank(self.metric, value)
 
     @property
+    def sign(self) -> int:
+        """1 where joining pays, -1 where it costs, 0 where it changes nothing or the interval includes that."""
+        if self.interval is not None and self.interval[0] <= 0 <= self.interval[1]:
+            return 0
+        return (self.gain > 0) - (self.gain < 0)
+
+    @property
     def sentence(self) -> str:
-        """ "AUC, mean over members: joint 0.886, alone 0.861 on the shelf (boosting on own columns), alone 0.822 with
-        this model. Joining pays: 0.025 above the best alone, the shelf." """
-        clauses = [f"joint {short(self.joint)}" + ("" if self.round is None else f" in round {self.round:g}")]
-        for how, value in self.alone.items():
-            detail = f" ({tools_text(self.tools)})" if how == SHELF and self.tools else ""
-            clauses.append(f"alone {short(value)} {_WORDS[how]}{detail}")
-        how, _ = self.strongest
-        best = f"the best alone, {_NOUNS[how]}"
-        side = "below" if (self.gain > 0) == lower(self.metric) else "above"
+        """ "Joining pays: AUC 0.886 (member mean), shelf 0.861, alone 0.822; 0.025 above the shelf (95 % interval
+        +0.010 to +0.041 over members)." """
+        texts = [f"{WORDS_OF_PLACES[how]} {short(value)}" for how, value in self.alone.items()]
+        when = "" if self.round is None else f", {CHOSEN_ROUND} {self.round:g}"
+        values = ", ".join([f"{title_of(self.metric)} {short(self.joint)} ({self.of}{when})", *texts])
         if self.gain == 0:
-            result = f"Joining changes nothing: the same as {best}"
-        elif self.gain > 0:
-            result = f"Joining pays: {short(self.gain)} {side} {best}"
-        else:
-            result = f"Joining does not pay yet: {short(-self.gain)} {side} {best}"
-        return f"{title_of(self.metric)}, {self.of}: {', '.join(clauses)}. {result}."
+            return f"Joining changes nothing: {values}."
+        result = {1: "Joining pays", -1: "Joining does not pay", 0: "No significant difference"}[self.sign]
+        side = "below" if (self.gain > 0) == lower(self.metric) else "above"
+        between = ""
+        if self.interval is not None:
+            low, high, over = self.interval
+            between = f" (95 % interval of the gain {signed(low)} to {signed(high)}{over})"
+        return f"{result}: {values}; {short(abs(self.gain))} {side} {WORDS_OF_PLACES[self.strongest[0]]}{between}."
 
-
-_WORDS = {SHELF: "on the shelf", ALONE: WITH_MODEL}
-_NOUNS = {SHELF: "the shelf", ALONE: "this model"}
+    @property
+    def tools_sentence(self) -> str:
+        """ "Shelf: boosting on own columns." ; "" without tools."""
+        return f"Shelf: {tools_text(self.tools)}." if self.tools else ""
 
 
 def tools_text(tools: Mapping[str, int]) -> str:
@@ -73,6 +80,13 @@ def tools_text(tools: Mapping[str, int]) -> str:
     first = max(tools, key=lambda tool: tools[tool])
     others = f"{len(tools) - 1} other tool{'s' if len(tools) > 2 else ''}"
     return f"{first} at {tools[first]} of {sum(tools.values())} members, else {others}"
+
+
+def signed(value: float) -> str:
+    """`short` with a sign; "0" of 0."""
+    if value == 0:
+        return "0"
+    return ("+" if value >= 0 else "\N{MINUS SIGN}") + short(abs(value))
 
 
 def short(value: float) -> str:

@@ -346,7 +346,9 @@ class _Evaluator:
         if w is None:
             return {}
         examples = self.fed.example_outputs(self.algorithm.net, w, self.fed.evaluated_clients or self.fed.clients)
-        return {} if examples is None else pooled_examples(examples, alarm, share)
+        if examples is None:
+            return {}
+        return pooled_examples(examples, alarm, share, int(self.fed.key("pooled intervals")) & (2**63 - 1))
 
 
 def _is_first(before: Mapping[str, float]) -> bool:

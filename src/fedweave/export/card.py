@@ -212,7 +212,7 @@ def _limits(run: Run, metrics: Record, settings: CardSettings) -> list[str]:
             f"Members differ: their {title_of(metric)} on their own test examples is {low:.4f} to {high:.4f}; the "
             f"{'highest' if lower(metric) else 'lowest'} is the worst."
         )
-    verdict = verdict_of(run.summary)
+    verdict = verdict_of(run.summary, run.metrics)
     if verdict is not None:
         lines.append(verdict.sentence)
     return lines

@@ -4,6 +4,7 @@ clients. An order of examples (AUC) needs their logits side by side, which no cl
 examples have which score, in a sum over all (`score_histograms`).
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import model as models
-from fedweave.core.graph import VAL, Graph
+from fedweave.core.graph import TEST, VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.target import CLASS, LABELS, NUMBER, from_scale, kind_of
 from fedweave.core.tree import Tree, device_of
@@ -21,6 +22,7 @@ from fedweave.metrics.classification import class_auc_pairs, values
 from fedweave.metrics.intervals import intervals, intervals_of_counts
 from fedweave.metrics.ranking import probabilities, scores, threshold
 from fedweave.metrics.score_histograms import MARGINS, metrics_of_histograms
+from fedweave.metrics.score_intervals import average_precision_interval, delong
 from fedweave.metrics.selection import Threshold
 
 POOLED = "pooled"  # prefix of all metrics' names
@@ -57,13 +59,17 @@ def split_examples(outputs: Tensor, y: Tensor, masks: Tensor) -> list[Tree]:
     return [{"logits": logits, "y": truth, "masks": split.T} for logits, truth, split in zip(*columns, strict=True)]
 
 
-def pooled_examples(clients: Sequence[Tree], alarm: Alarm | None = None, share: float = 0.0) -> dict[str, np.ndarray]:
+def pooled_examples(
+    clients: Sequence[Tree], alarm: Alarm | None = None, share: float = 0.0, seed: int = 0
+) -> dict[str, np.ndarray]:
     """Metrics of one model on the train, val and test examples of all clients together, float64 [3] each.
 
     "pooled/auc", NaN where a split lacks positives or negatives; an example that two clients hold counts twice. With an
     `alarm` and two classes also the metrics of `scores`, from the "pooled/threshold" on, which validation examples
-    decide. For several labels also "pooled/average_precision". For numbers "pooled/spearman" and, with a `share`, the
-    `intervals` that cover this share of examples. clients: `example_outputs` of each client."""
+    decide; and of test examples "pooled/auc_low", "pooled/auc_high" and those of the average precision, the ends of
+    95 % intervals (`score_intervals`), for which `seed` draws. For several labels also "pooled/average_precision". For
+    numbers "pooled/spearman" and, with a `share`, the `intervals` that cover this share of examples. clients:
+    `example_outputs` of each client."""
     target = kind_of(clients[0]["y"])
     with torch.no_grad():
         outputs = torch.cat([client["logits"] for client in clients])
@@ -97,6 +103,12 @@ def pooled_examples(clients: Sequence[Tree], alarm: Alarm | None = None, share: 
         for name in rows[0]:
             pooled[f"{POOLED}/{name}"] = np.array([row[name] for row in rows])
         pooled[f"{POOLED}/threshold"] = np.full(len(rows), at)
+        test = host_masks[TEST]
+        found = {"auc": delong(margin[test], truth[test])}
+        found["average_precision"] = average_precision_interval(margin[test], truth[test], seed)
+        for name, ends in found.items():
+            for end, value in zip(("low", "high"), ends, strict=True):
+                pooled[f"{POOLED}/{name}_{end}"] = np.array([math.nan, math.nan, value])
     return pooled
 
 

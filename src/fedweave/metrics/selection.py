@@ -37,6 +37,30 @@ CROSSING = "crossing"  # "crossing/<metric>" in a summary: links between members
 # Beginnings of names in a summary that are of one round's models.
 OF_A_ROUND = ("global/", "local/", "trained/", "within/", "pooled/", "fairness/", "crossing/", "groups/")
 POSITIVES = "positives"  # "positives/test" in a summary: number of examples of the positive class
+ALL_EXAMPLES, MEMBER_MEAN, WORST_MEMBER = "all examples", "member mean", "worst member"
+CHOSEN_ROUND, LAST_ROUND = "chosen round", "last round"
+# {beginning of a name in a summary: what people read for it, on every screen}
+WORDS_OF_PLACES = {
+    "global": ALL_EXAMPLES,
+    "local": MEMBER_MEAN,
+    "trained": "after local training",
+    "within": "within members",
+    "pooled": "members ranked together",
+    CROSSING: "links between members",
+    f"{ALONE}/local": ALONE,
+    ALONE: ALONE,
+    f"{SHELF}/local": SHELF,
+    SHELF: SHELF,
+    f"{SHELF}/pooled": "shelf, pooled",
+    f"{SHELF_JOINT}/local": "shelf, with joint columns",
+    "groups/global": "between groups",
+    "groups/median": "between groups, median of members",
+    "fairness": "",
+    REFERENCE: "",
+    "val": "validation",
+    "own/local": MEMBER_MEAN,
+    "own/pooled": "members together",
+}
 
 
 @dataclass(frozen=True)
@@ -410,8 +434,8 @@ def positive_of(metrics: Mapping[str, float | None]) -> int | None:
 
 
 def headline(metrics: Mapping[str, float | None]) -> str:
-    """ "accuracy global 0.8123, local 0.7912" of an evaluation, by its selection metric; "" without this metric."""
+    """ "accuracy 0.8123 all examples, 0.7912 member mean" of an evaluation, by its selection metric; "" without it."""
     name = selection_metric_of(metrics)
     values = {kind: metrics.get(f"{kind}/{name}") for kind in ("global", "local")}
-    texts = [f"{kind} {value:.4f}" for kind, value in values.items() if value is not None]
+    texts = [f"{value:.4f} {WORDS_OF_PLACES[kind]}" for kind, value in values.items() if value is not None]
     return f"{title_of(name)} {', '.join(texts)}" if texts else ""

@@ -162,11 +162,11 @@ def explanation(name: str) -> str:
     if last.startswith("undefined_"):
         return note(last) or "without a positive test example, or a score: in no mean over clients of these metrics"
     if name_in_round.startswith(f"{SHELF}/pooled/"):
-        return "of the tools on the shelf that learn from all members' examples together, mean over members"
+        return "member mean of tools that learn from all members' examples together"
     if name_in_round.startswith(f"{SHELF_JOINT}/"):
-        return "of members whose tools on the shelf may also read the joint model's columns, mean over members"
+        return "member mean of tools that may also read the global model's columns"
     if name_in_round.startswith(f"{SHELF}/"):
-        return "of members that each learn alone with the tools on their shelf, mean over members"
+        return "member mean of tools that each member trains alone"
     if name_in_round.startswith(f"{CROSSING}/"):
         return "of test pairs with one end at another member, at each member that knows the pair"
     if name_in_round.startswith(f"{REFERENCE}/"):

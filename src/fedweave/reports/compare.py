@@ -174,9 +174,11 @@ def comparison_table(groups: Sequence[Group], names: Sequence[str] | None = None
     for name in metrics_compared(groups) if names is None else names:
         for group, differences, verdict in verdicts(groups, name):
             mean = statistics.fmean(differences)
-            difference = Cell(f"{MARKS[verdict]}{with_sign(mean)}", repr(mean))
-            low, high = interval(differences)
-            between = interval_text(low, high, unknown=NONE)
+            difference, between = Cell("none", repr(mean)), ""
+            if any(differences):
+                difference = Cell(f"{MARKS[verdict]}{with_sign(mean)}", repr(mean))
+                low, high = interval(differences)
+                between = interval_text(low, high, unknown=NONE)
             rows.append(row_of(readable(name), group.label, difference, between, str(len(differences))))
     head = ("metric", "run", f"difference to {groups[0].label}", "95 % interval", "seeds")
     return ResultTable(head, tuple(rows), words=2)

@@ -5,16 +5,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from statistics import fmean
 
 from fedweave.core.types import Record, Values
 from fedweave.experiment.config import flat
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, group_runs, spread
-from fedweave.metrics.selection import BEST, rank, title_of
-from fedweave.reports.cells import NONE, Cell, ResultTable, mean_cell, number, row_of, with_sign
-from fedweave.reports.colors import run_tone
+from fedweave.metrics.selection import (
+    ALL_EXAMPLES,
+    ALONE,
+    BEST,
+    MEMBER_MEAN,
+    SHELF,
+    WORDS_OF_PLACES,
+    WORST_MEMBER,
+    of_members,
+    rank,
+    title_of,
+)
+from fedweave.reports.cells import NONE, Cell, ResultTable, bytes_text, mean_cell, row_of, tenths, with_sign
 from fedweave.reports.effects import effect, three_digits
 from fedweave.reports.paired import paired_differences, paired_tests
-from fedweave.reports.panels import Dots, Figure, Panel
 
 MARKS = {1: "★ ", -1: "▽ ", 0: ""}  # better, worse, neither
 _SECTIONS = ("data", "partition", "noise")  # sections of a configuration that determine the examples of a run
@@ -149,15 +159,13 @@ def incomparability(groups: Sequence[Group]) -> str:
 
 
 def overview(condition: Condition) -> ResultTable:
-    """A row for each group of runs in a condition: its numbers, and its difference to the first group, paired over
-    seeds."""
+    """A row for each group of runs in a condition: its numbers, its cost, and its difference to the first group, paired
+    over seeds."""
     groups, metric, name = condition.groups, condition.metric, condition.metric_name
     first = groups[0]
-    titles = {
-        name: f"test {title_of(metric)}, mean over clients",
-        f"global/{metric}": "all examples",
-        f"fairness/worst_{metric}": "worst client",
-    }
+    titles = {name: f"{title_of(metric)}, {MEMBER_MEAN}"}
+    titles |= {f"global/{metric}": ALL_EXAMPLES, f"fairness/worst_{of_members(metric)}": WORST_MEMBER}
+    titles |= {f"{ALONE}/local/{metric}": WORDS_OF_PLACES[ALONE], f"{SHELF}/local/{metric}": WORDS_OF_PLACES[SHELF]}
     columns = list[str]()
     for column in titles:
         values = chain.from_iterable(group.values(column) for group in groups)
@@ -172,28 +180,19 @@ def overview(condition: Condition) -> ResultTable:
     signs = dict(zip(differences, paired_tests([*differences.values()]), strict=True))
     rows = []
     for group in groups:
-        cells = [mean_cell(group.values(column), number) for column in columns]
-        difference, uncertainty = Cell(NONE), ""
+        cells = [mean_cell(group.values(column), "{:.3f}".format) for column in columns]
+        sent = [run.summary["bytes_up"] / max(1, run.summary["clients"]) for run in group.runs]
+        cells += [mean_cell([fmean(sent)], bytes_text), mean_cell([spread(group.values("seconds"))[0]], tenths)]
+        difference = Cell(NONE)
         if group.label in differences:
             change = effect(differences[group.label])
             mark = MARKS[int(rank(metric, signs[group.label]))]
-            difference = Cell(f"{mark}{with_sign(change.mean, three_digits)}", repr(change.mean))
-            uncertainty = change.uncertainty
-        rows.append(row_of(group.label, str(len(group.runs)), *cells, difference, uncertainty))
-    head = ("run", "seeds", *(titles[column] for column in columns), f"less {first.label}", "uncertainty")
+            text = f"{mark}{with_sign(change.mean, three_digits)}"
+            difference = Cell(text, repr(change.mean), change.ends or "not tested")
+        rows.append(row_of(group.label, str(len(group.runs)), cells[0], difference, *cells[1:]))
+    heads = [titles[column] for column in columns]
+    heads += ["sent by each member", "seconds"]
+    head = ("run", "seeds", heads[0], f"difference to {first.label}", *heads[1:])
+    if len(groups) < 2:
+        return ResultTable(head[:3] + head[4:], tuple(row[:3] + row[4:] for row in rows))
     return ResultTable(head, tuple(rows))
-
-
-def means_figure(condition: Condition) -> Figure | None:
-    """The mean over clients of the selection metric for every group of runs, with its deviation over seeds."""
-    groups = [group for group in condition.groups if group.label in condition.means]
-    if not groups:
-        return None
-    means, errors = [], []
-    for group in groups:
-        mean, deviation, _ = spread(group.values(condition.metric_name))
-        means.append(mean)
-        errors.append(deviation if math.isfinite(deviation) else 0.0)
-    dots = Dots("", range(len(groups)), means, run_tone(0), errors=errors)
-    beside = f"test {title_of(condition.metric)}, mean over clients"
-    return Figure((Panel("", (dots,), tuple(group.label for group in groups), beside=beside),))

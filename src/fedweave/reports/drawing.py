@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from fedweave.reports.colors import ink, shade
-from fedweave.reports.panels import Bars, Cloud, Dots, Heat, Key, LineSeries, Mark, Panel, plain_number
+from fedweave.reports.panels import Bars, Cloud, Dots, ForestPlot, Heat, Key, LineSeries, Mark, Panel, plain_number
 
 WIDTH, HEIGHT = 364, 250  # a telephone's 400 pixels less the page's margins
 SIZE, LETTER = 11, 0.6  # of text; a letter's width to it, on the safe side
@@ -17,6 +17,7 @@ MAX_NAMES, MAX_LETTERS = 20, 16  # names that fit below an axis, and letters of 
 TOP, RIGHT = 10, 8
 ANGLE = 60  # degrees by which names are rotated where they do not fit next to each other
 LEVELS = 16  # colors of a heat map
+ROW, MIN_AXIS = 22, 80  # pixels of a row of a forest plot, and of its axis with margins
 SQUARE = 26  # pixels that a number in a square needs
 # SVG paths from the middle: about ten pixels, and about five in a cloud.
 SYMBOLS = {
@@ -24,7 +25,7 @@ SYMBOLS = {
     "diamond": "m0 -5l5 5l-5 5l-5 -5z",
     "square": "m-4 -4h8v8h-8z",
     "triangle": "m0 -5l5 9h-10z",
-    "stroke": "m-5 -1h10v2h-10z",
+    "upright": "m-1.5 -7h3v14h-3z",
     "cross": "m-1.5 -5h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5z",
 }
 CLOUD_SYMBOLS = {
@@ -56,11 +57,20 @@ class Axis:
         return self._begin + (value - self.ticks[0]) * self._scale
 
 
-def panel_svg(panel: Panel | Heat) -> str:
+def panel_svg(panel: Panel | Heat | ForestPlot) -> str:
     """The SVG of a panel."""
-    height, parts = _heat(panel) if isinstance(panel, Heat) else (HEIGHT, _panel(panel))
+    height, parts = float(HEIGHT), list[str]()
+    if isinstance(panel, ForestPlot):
+        height, parts = _forest(panel)
+    elif isinstance(panel, Heat):
+        height, parts = _heat(panel)
+    else:
+        parts += _panel(panel)
     box = f'viewBox="0 0 {WIDTH} {height:.0f}"'
-    title = escape(panel.title or panel.beside)
+    words = panel.title or panel.below
+    if isinstance(panel, ForestPlot):
+        words = ": ".join(filter(None, (words, "; ".join(f"{row.name} {row.text}" for row in panel.rows[:3]))))
+    title = escape(words if isinstance(panel, ForestPlot) else panel.title or panel.beside)
     return f'<svg class="plot" {box} role="img" aria-label="{title}">{"".join(parts)}</svg>'
 
 
@@ -101,6 +111,12 @@ def _panel(panel: Panel) -> Iterator[str]:
     for level in panel.levels:
         yield f'<path class="level" d="M{left:.1f} {up.place(level):.1f}H{WIDTH - RIGHT}"/>'
 
+    if panel.line_at is not None:
+        place, words = across.place(panel.line_at[0]), panel.line_at[1]
+        yield f'<path class="level" d="M{place:.1f} {TOP}V{end:.1f}"/>'
+        anchor, shift = ("end", -5) if place - left > _text_width(words) + 8 else ("start", 5)
+        yield _text(place + shift, end - 8, words, anchor)
+
     # 2. Bars, which are behind all else.
     bars = [mark for mark in panel.marks if isinstance(mark, Bars)]
     whole = 0.8 * step
@@ -108,6 +124,7 @@ def _panel(panel: Panel) -> Iterator[str]:
     base = np.zeros(len(panel.names))  # where a stacked bar stands
     for number, bar in enumerate(bars):
         kind, label = "bar pale" if bar.pale else "bar", f", {bar.name}" if bar.name else ""
+        yield f'<g class="dot" style="--c:{bar.tone}">'
         for index, height in enumerate(bar.y):
             if not math.isfinite(height) or height == 0:
                 continue
@@ -115,9 +132,10 @@ def _panel(panel: Panel) -> Iterator[str]:
             x = across.place(index) - whole / 2 + (0 if panel.stacked else number * width)
             title = _title(f"{panel.names[index]}{label}: {panel.form(height)}")
             box = f'x="{x:.1f}" y="{min(foot, top):.1f}" width="{width:.1f}" height="{abs(foot - top):.1f}"'
-            yield f'<rect class="{kind}" style="--c:{bar.tone}" {box}>{title}</rect>'
+            yield f'<rect class="{kind}" {box}>{title}</rect>'
             if bar.errors:
                 yield _error_line(x + width / 2, height, bar.errors[index], up)
+        yield "</g>"
         if panel.stacked:
             base = base + np.nan_to_num(np.asarray(bar.y, float))
 
@@ -132,7 +150,7 @@ def _panel(panel: Panel) -> Iterator[str]:
             title = _title(f"{mark.name}: {len(mark.x):,}")
             yield f'<path class="bar" style="--c:{mark.tone}" d="{path}">{title}</path>'
         elif isinstance(mark, Dots):
-            yield from _dots(mark, panel, across, up, step)
+            yield from _dots(mark, panel, across, up)
 
 
 def _horizontal_axis(panel: Panel, left: float) -> "Axis":
@@ -171,7 +189,7 @@ class _Names:
         if len(names) > MAX_NAMES:
             self.height = 4.0
             return
-        self.texts = [name if len(name) <= MAX_LETTERS else f"{name[: MAX_LETTERS - 1]}…" for name in names]
+        self.texts = [*map(_shortened, names)]
         self.width = max(map(_text_width, self.texts), default=0.0)
         self._rotated = len(names) > 0 and self.width + 6 > (WIDTH - 60) / len(names)
         if self._rotated:
@@ -233,14 +251,14 @@ def _line(mark: LineSeries, panel: Panel, across: Axis, up: Axis) -> Iterator[st
         yield f'<path class="line" style="--c:{mark.tone}" {_dash(mark.dash)} d="{_path(points)}">{title}</path>'
 
 
-def _dots(mark: Dots, panel: Panel, across: Axis, up: Axis, step: float) -> Iterator[str]:
+def _dots(mark: Dots, panel: Panel, across: Axis, up: Axis) -> Iterator[str]:
     """Marks with their errors; then the labels, where those that would cover each other share one place."""
     small = " small" if len(mark.x) > 2 * MAX_NAMES else ""
     name = f", {mark.name}" if mark.name else ""
     for index, (x, y) in enumerate(zip(mark.x, mark.y, strict=True)):
         if not math.isfinite(y):
             continue
-        at = across.place(x) + mark.shift * step
+        at = across.place(x)
         where = panel.names[round(x)] if panel.names else panel.across(x)
         if mark.errors:
             yield _error_line(at, y, mark.errors[index], up)
@@ -259,7 +277,9 @@ def _dots(mark: Dots, panel: Panel, across: Axis, up: Axis, step: float) -> Iter
         labels_at.setdefault(place, []).append(label)
     for (x, y), labels in labels_at.items():
         words = ", ".join(filter(None, labels))
-        if words:
+        if words and x + 6 + _text_width(words) > WIDTH:
+            yield _text(x - 6, y - 6, words, "end")
+        elif words:
             yield _text(x + 6, y - 6, words, "start")
 
 
@@ -269,6 +289,59 @@ def _error_line(x: float, middle: float, error: float, up: Axis) -> str:
 
 def _mark(symbol: str, x: float, y: float) -> str:
     return f'<path class="bar" d="M{x:.1f} {y:.1f}{SYMBOLS[symbol]}"/>'
+
+
+def _forest(forest: ForestPlot) -> tuple[float, list[str]]:
+    """The height, and the parts: a name, a line with the marks, and a text in each row."""
+    text_width = max(_text_width(row.text) for row in forest.rows)
+    letters = min(MAX_LETTERS, int((WIDTH - text_width - MIN_AXIS) / (SIZE * LETTER)))
+    names = [_shortened(row.name, letters) for row in forest.rows]
+    values = [value for row in forest.rows for value in (row.value, row.low, row.high, row.other) if value is not None]
+    values += [] if forest.level is None else [forest.level]
+    left = max(map(_text_width, names)) + 10
+    right = WIDTH - text_width - 10
+    across = Axis(min(values), max(values), left, right, parts=3)
+    first = TOP + (18 if any(forest.sides) else 0)  # of the rows' area
+    end = first + ROW * len(forest.rows) + 4
+    parts = []
+    for tick in across.ticks:
+        parts.append(f'<path class="grid" d="M{across.place(tick):.1f} {first:.1f}V{end:.1f}"/>')
+    shown, reach = list[str](), -math.inf  # the ticks' texts that do not touch each other
+    for tick in across.ticks:
+        word, place = plain_number(round(tick, 9)), across.place(tick)
+        half = _text_width(word) / 2
+        if place - half > reach and half < place < WIDTH - half:
+            shown.append(_text(place, end + 15, word, "middle"))
+            reach = place + half + 4
+    parts += shown
+    if forest.level is not None:
+        middle = across.place(forest.level)
+        parts.append(f'<path class="axis" d="M{middle:.1f} {first:.1f}V{end:.1f}"/>')
+        for words, room, anchor in zip(forest.sides, (middle, WIDTH - middle), ("end", "start"), strict=True):
+            word = words if _text_width(words) < room - 6 else words.partition(" ")[0]
+            if word and _text_width(word) < room - 6:
+                parts.append(_text(middle + (6 if anchor == "start" else -6), TOP + 2, word, anchor))
+    others = ""
+    for place, (row, name) in enumerate(zip(forest.rows, names, strict=True)):
+        y = first + ROW * (place + 0.5)
+        marks = _mark("circle", across.place(row.value), y)
+        if row.low is not None and row.high is not None:
+            marks = f'<path class="line" d="M{across.place(row.low):.1f} {y:.1f}H{across.place(row.high):.1f}"/>{marks}'
+        if row.other is not None:
+            others += f"M{across.place(row.other):.1f} {y:.1f}{SYMBOLS['upright']}"
+        parts += [_text(left - 8, y + 4, name, "end"), f'<g style="--c:{row.tone}">{marks}</g>']
+        parts.append(_text(WIDTH - 2, y + 4, row.text, "end"))
+    if others:
+        parts.append(f'<path class="bar" style="--c:{forest.other_tone}" d="{others}"/>')
+    total = end + 20
+    if forest.below:
+        total += 16
+        parts.append(_text(WIDTH / 2, total - 6, forest.below, "middle"))
+    return total, parts
+
+
+def _shortened(name: str, letters: int = MAX_LETTERS) -> str:
+    return name if len(name) <= letters else f"{name[: letters - 1]}…"
 
 
 def _heat(heat: Heat) -> tuple[float, list[str]]:

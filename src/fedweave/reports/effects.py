@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fedweave.core.text import counted
 from fedweave.errors import listed
 from fedweave.experiment.runs.reading import Group, spread
-from fedweave.metrics.selection import BEST, PLAIN, rank, title_of
+from fedweave.metrics.selection import BEST, CHOSEN_ROUND, LAST_ROUND, MEMBER_MEAN, PLAIN, rank, title_of
 from fedweave.reports.cells import with_sign
 from fedweave.reports.paired import MIN_SEEDS, interval, paired_differences
 
@@ -41,6 +41,13 @@ class Effect:
         if self.low is None or self.high is None or not self.tested:
             return False
         return not self.low <= 0 <= self.high
+
+    @property
+    def ends(self) -> str:
+        """ "−0.44 to +0.29", the ends of the 95 % interval; "" with too few seeds."""
+        if self.low is None or self.high is None or not self.tested:
+            return ""
+        return f"{with_sign(self.low, '{:.2g}'.format)} to {with_sign(self.high, '{:.2g}'.format)}"
 
     @property
     def uncertainty(self) -> str:
@@ -94,10 +101,10 @@ def comparison_sentence(groups: Sequence[Group], name: str, metric: str) -> str:
     groups_with_means = (group for group in groups if group.label in known)
     best, *others = sorted(groups_with_means, key=lambda group: -rank(metric, known[group.label]))
     in_best_round = name.startswith(f"{BEST}/")
-    when = " in the round that is best on validation examples" if in_best_round else " after the last round"
+    when = CHOSEN_ROUND if in_best_round else LAST_ROUND
     if not in_best_round and any("chosen_round" in run.summary for group in groups for run in group.runs):
-        when = " in each run's result"
-    ranks = f"members' mean test {title_of(metric)}{when} is {ranking(known, '{:.3f}'.format, metric)}"
+        when = "each run's result"
+    ranks = f"{title_of(metric)} ({MEMBER_MEAN}, {when}) {ranking(known, '{:.3f}'.format, metric)}"
 
     # 1. no test, or one that does not show the best ahead
     if all(len(group.runs) == 1 for group in groups):

@@ -10,14 +10,41 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedweave.accounts.verdict import short
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, spread
 from fedweave.metrics.measured import GLOBAL
-from fedweave.metrics.selection import PLAIN, RMSE, RMSE_OF_MEAN, title_of
+from fedweave.metrics.selection import (
+    BEST,
+    CHOSEN_ROUND,
+    MEMBER_MEAN,
+    PLAIN,
+    RMSE,
+    RMSE_OF_MEAN,
+    WORDS_OF_PLACES,
+    lower,
+    title_of,
+)
 from fedweave.privacy.accountant import over_rounds
 from fedweave.reports import colors
-from fedweave.reports.cells import bytes_text
+from fedweave.reports.cells import bytes_text, with_sign
 from fedweave.reports.colors import CLASSES, DASHES
-from fedweave.reports.panels import Bars, Dots, Figure, Heat, LineSeries, Panel, legend_of, percent
+from fedweave.reports.effects import effect, three_digits
+from fedweave.reports.members import members_figure
+from fedweave.reports.paired import paired_differences
+from fedweave.reports.panels import (
+    Bars,
+    Dots,
+    Figure,
+    ForestPlot,
+    ForestRow,
+    Heat,
+    Key,
+    LineSeries,
+    Panel,
+    legend_of,
+    percent,
+)
+from fedweave.reports.result_names import readable
 
 _DIRECTIONS = {"up": "Sent by all clients", "down": "Received by all clients", "peer": "Sent from client to client"}
 SENT = "sent by all clients in training"  # the axis of bytes
@@ -26,15 +53,9 @@ MAX_BARS = 50  # clients that get a bar each
 MAX_NAMES = 20  # clients that get a line or a color each
 MAX_COLUMNS = 60  # clients that get a column each in a heat map
 BINS = 20  # of a histogram over [0, 1]
+RELIABILITY_BINS = 10
+CONSTANT_TONE = colors.tone("#8A8A8A")
 _ESTIMATED = "_estimated"  # how names of estimated matrices end
-CONSTANT_TONE = colors.tone("#8A8A8A")  # of the accuracy of always predicting one class
-LOCAL_ACCURACY = "Local test accuracy, mean over clients"
-_CONSTANT_METRICS = {  # {title of a panel of curves: metric of the constant prediction}
-    "Global test accuracy": "global/majority",
-    LOCAL_ACCURACY: "local/majority",
-    f"Global test {title_of(RMSE)}": f"global/{RMSE_OF_MEAN}",
-    f"Local test {title_of(RMSE)}, mean over clients": f"local/{RMSE_OF_MEAN}",
-}
 # metrics of runs in which local/majority is not of all clients of local/accuracy
 _OF_OTHER_CLIENTS = ("local/matched_accuracy", "scores/coarse")
 CONSTANT = {PLAIN: "majority", RMSE: RMSE_OF_MEAN}  # {selection metric: the metric of a constant prediction}
@@ -96,7 +117,7 @@ def accuracy_over_bytes(groups: Sequence[Group]) -> Figure | None:
         lines.append(replace(line, x=x[points], y=line.y[points], low=line.low[points], high=line.high[points]))
     if not any(line.x and line.x[-1] for line in lines):
         return None
-    panel = Panel(f"Test {title_of(metric)}, mean over clients", tuple(lines), below=SENT, across=bytes_text)
+    panel = Panel(f"Test {title_of(metric)}, {MEMBER_MEAN}", tuple(lines), below=SENT, across=bytes_text)
     return Figure((panel,), legend_of(panel.marks) if len(groups) > 1 else ())
 
 
@@ -109,32 +130,51 @@ def mean_sent(sums: Sequence[Series], round: int) -> float:
 
 
 def curves(groups: Sequence[Group]) -> Figure | None:
-    """The selection metric on global and local test examples, and training loss, by round; mean and band over seeds.
+    """The selection metric on test examples by round, of all examples and as member mean, and the training loss.
 
-    Bands show one deviation. Dotted lines: always predicting the most frequent class.
+    Lines are means over seeds, bands one deviation, dotted lines constant predictions. One group has both lines of the
+    metric in one panel, which marks the chosen round.
     """
     metric = common_selection_metric(groups) or PLAIN
-    curve_of_title = {  # {title: (metric, split, pooled)}
-        f"Global test {title_of(metric)}": (metric, "test", True),
-        f"Local test {title_of(metric)}, mean over clients": (metric, "test", False),
-        "Training loss, mean over clients": ("loss", "train", False),
-    }
+    title = f"Test {title_of(metric)}"
     panels = []
-    for title, curve in curve_of_title.items():
+    if len(groups) == 1:
         lines = []
-        levels = set[float]()
-        for index, group in enumerate(groups):
-            lines.append(_mean_line(group.label, index, [run.curve(*curve) for run in group.runs]))
-            of_other_clients = title == LOCAL_ACCURACY and any(group.by_seed(name) for name in _OF_OTHER_CLIENTS)
-            if title in _CONSTANT_METRICS and not of_other_clients:
-                constant = spread(group.values(_CONSTANT_METRICS[title]))[0]
-                if math.isfinite(constant):
-                    levels.add(round(constant, 4))
-        if any(line.x for line in lines):
-            panels.append(Panel(title, tuple(lines), below="round", levels=tuple(sorted(levels))))
-    if not panels:
-        return None
-    return Figure(tuple(panels), legend_of(panels[0].marks) if len(groups) > 1 else ())
+        for index, kind in enumerate(("global", "local")):
+            line = _mean_line("", index, [run.curve(metric, "test", kind == "global") for run in groups[0].runs])
+            if line.x:
+                held_out = kind == "global" and groups[0].first.summary.get("global_test")
+                words = "global test set" if held_out else WORDS_OF_PLACES[kind]
+                lines.append(replace(line, name=f"{words}, {short(line.y[-1])} at the end"))
+        round = groups[0].first.summary["metrics"].get(f"{BEST}/round") if len(groups[0].runs) == 1 else None
+        line_at = None if round is None else (round, f"{CHOSEN_ROUND} {round:g}")
+        levels = _levels(groups, metric, "global")
+        panels.append(Panel(title, tuple(lines), below="round", levels=levels, line_at=line_at))
+    else:
+        for kind in ("local", "global"):
+            panel = _lines_of(groups, f"{title}, {WORDS_OF_PLACES[kind]}", (metric, "test", kind == "global"))
+            panels.append(replace(panel, levels=_levels(groups, metric, kind)))
+    legend = legend_of(panels[0].marks)
+    panels.append(_lines_of(groups, f"Training loss, {MEMBER_MEAN}", ("loss", "train", False)))
+    panels = [panel for panel in panels if any(isinstance(line, LineSeries) and line.x for line in panel.marks)]
+    return Figure(tuple(panels), legend) if panels else None
+
+
+def _lines_of(groups: Sequence[Group], title: str, curve: tuple[str, str, bool]) -> Panel:
+    """A line for each group; curve: metric, split, and whether it is of all examples."""
+    lines = []
+    for index, group in enumerate(groups):
+        lines.append(_mean_line(group.label, index, [run.curve(*curve) for run in group.runs]))
+    return Panel(title, tuple(lines), below="round")
+
+
+def _levels(groups: Sequence[Group], metric: str, kind: str) -> tuple[float, ...]:
+    """What constant predictions reach; () where it is not of the same clients as the curve."""
+    of_other_clients = kind == "local" and any(group.by_seed(name) for group in groups for name in _OF_OTHER_CLIENTS)
+    if metric not in CONSTANT or of_other_clients:
+        return ()
+    values = [spread(group.values(f"{kind}/{CONSTANT[metric]}"))[0] for group in groups]
+    return tuple(sorted({round(value, 4) for value in values if math.isfinite(value)}))
 
 
 def _mean_line(label: str, index: int, seeds: Sequence[Series]) -> LineSeries:
@@ -151,40 +191,34 @@ def _mean_line(label: str, index: int, seeds: Sequence[Series]) -> LineSeries:
 
 
 def client_accuracy(groups: Sequence[Group]) -> Figure | None:
-    """The selection metric of each client on test examples: sorted bars, or a histogram of more than 50 clients.
+    """The selection metric of each member on test examples: a row each, or a histogram of more than 50 members.
 
     With several seeds a bar is the mean over seeds of the k-th lowest value, since each seed has another split.
     """
-    panels = []
+    panels, legend = list[Panel | Heat | ForestPlot](), dict[Key, None]()
     for index, group in enumerate(groups):
         metric = group.selection_metric or PLAIN
         seeds = [run.clients(metric) for run in group.runs]
         if not all(seeds):
             continue
-        single = len(seeds) == 1
-        title = group.label if len(groups) > 1 else ""
-        constant = group.first.clients(CONSTANT[metric]) if single and metric in CONSTANT else {}
-        test_sizes = group.first.test_sizes if single else {}
-        tone = colors.run_tone(index)
-        panels.append(distribution(title, seeds, tone, constant, f"test {title_of(metric)}", test_sizes))
+        title, tone = group.label if len(groups) > 1 else "", colors.run_tone(index)
+        if len(seeds) > 1 or is_histogram(seeds):
+            panels.append(distribution(title, seeds, tone, f"test {title_of(metric)}"))
+            continue
+        figure = members_figure(group.first, tone, title)
+        if figure is not None:
+            panels += figure.panels
+            legend |= dict.fromkeys(figure.legend if len(groups) == 1 else figure.legend[1:])
     if not panels:
         return None
-    tops = [max(panel.marks[0].y) for panel in panels if panel.ticks]  # histograms side by side have one scale
-    return Figure(tuple(replace(panel, high=max(tops)) if panel.ticks else panel for panel in panels))
+    tops = [max(panel.marks[0].y) for panel in panels if isinstance(panel, Panel) and panel.ticks]
+    if tops:  # histograms side by side have one scale
+        panels = [replace(one, high=max(tops)) if isinstance(one, Panel) and one.ticks else one for one in panels]
+    return Figure(tuple(panels), tuple(legend))
 
 
-def distribution(
-    title: str,
-    seeds: Sequence[dict[str, float]],
-    tone: str,
-    constant: Mapping[str, float] | None = None,
-    metric: str = "test accuracy",
-    test_sizes: Mapping[str, int] | None = None,
-) -> Panel:
-    """The values {client: value} of one or several seeds as bars or as a histogram; a stroke at `constant`.
-
-    test_sizes: numbers of test examples, which stand behind the clients' names.
-    """
+def distribution(title: str, seeds: Sequence[dict[str, float]], tone: str, metric: str = "test accuracy") -> Panel:
+    """The values {client: value} of several seeds, or of many clients, as bars or as a histogram."""
     values = [*chain.from_iterable(seed.values() for seed in seeds)]
     low, high = min(0.0, *values), max(1.0, *values)
     if high > 1.0:  # no share: some room above the largest
@@ -195,24 +229,12 @@ def distribution(
         names = tuple(f"{center - half:.2f} to {center + half:.2f}" for center in centers)
         ticks = {BINS * fifth / 5 - 0.5: f"{low + (high - low) * fifth / 5:.3g}" for fifth in range(6)}
         bars = Bars("", shares.tolist(), tone)
-        return Panel(title, (bars,), names, metric, "share of clients", form=percent, ticks=ticks)
-    if len(seeds) > 1:
-        in_order = np.sort(np.array([[*seed.values()] for seed in seeds]), axis=1)  # [seeds, clients]
-        bars = Bars("", in_order.mean(0).tolist(), tone, in_order.std(0, ddof=1).tolist())
-        names = tuple(map(str, range(1, in_order.shape[1] + 1)))
-        return Panel(title, (bars,), names, "clients, lowest first", beside=metric, low=low, high=high)
-    lowest_first = dict(sorted(seeds[0].items(), key=lambda item: item[1]))
-    marks: list[Bars | Dots] = [Bars("", [*lowest_first.values()], tone)]
-    x, y, texts = [], [], []
-    for place, name in enumerate(lowest_first):
-        if constant and name in constant:
-            x.append(place)
-            y.append(constant[name])
-        texts.append(f"{name} ({test_sizes[name]:,})" if test_sizes and name in test_sizes else name)
-    if x:
-        marks.append(Dots("constant prediction", x, y, CONSTANT_TONE, "stroke"))
-    below = "" if len(texts) <= MAX_NAMES else "clients, lowest first"
-    return Panel(title, tuple(marks), tuple(texts), below, beside=metric, low=low, high=high)
+        return Panel(title, (bars,), names, metric, "share of members", form=percent, ticks=ticks)
+    in_order = np.sort(np.array([[*seed.values()] for seed in seeds]), axis=1)  # [seeds, clients]
+    errors = in_order.std(0, ddof=1).tolist() if len(seeds) > 1 else ()
+    bars = Bars("", in_order.mean(0).tolist(), tone, errors)
+    names = tuple(map(str, range(1, in_order.shape[1] + 1)))
+    return Panel(title, (bars,), names, "members, lowest first", beside=metric, low=low, high=high)
 
 
 def is_histogram(seeds: Sequence[dict[str, float]]) -> bool:
@@ -336,3 +358,51 @@ def confusions(run: Run) -> Figure | None:
             texts = tuple(tuple(map("{:,}".format, row)) for row in counts.tolist())
             panels.append(Heat(title, shares, 1.0, tuple(labels), tuple(labels), "predicted", "true", texts))
     return Figure(tuple(panels)) if panels else None
+
+
+def differences(groups: Sequence[Group], name: str) -> Figure | None:
+    """A row for each group but the first: its difference to the first one, paired over seeds, with its 95 % interval
+    where there are enough seeds; None without differences. name: of the metric in a summary."""
+    rows = []
+    for index, group in enumerate(groups[1:], 1):
+        gaps = paired_differences(group.by_seed(name), groups[0].by_seed(name))
+        if gaps:
+            change = effect(gaps)
+            text = with_sign(change.mean, three_digits) + (f" [{change.ends}]" if change.ends else "")
+            low, high = (change.low, change.high) if change.tested else (None, None)
+            rows.append(ForestRow(group.label, change.mean, text, colors.run_tone(index), low, high))
+    if not rows:
+        return None
+    worse, better = f"worse than {groups[0].label}", f"better than {groups[0].label}"
+    sides = (better, worse) if lower(name) else (worse, better)
+    panel = ForestPlot("", tuple(rows), level=0.0, sides=sides, below=readable(name))
+    return Figure((panel,))
+
+
+def reliability(run: Run) -> Figure | None:
+    """How often predictions of a probability are right, by that probability, on the run's test examples.
+
+    Returns None unless `fedweave predict` wrote predictions of classes into the run's directory.
+    """
+    table = run.predictions
+    if table is None or not {"true", "split", "predicted"} <= {*table.column_names}:
+        return None
+    columns = [name for name in table.column_names if name.startswith("p_")]
+    rows = table.filter((pc.field("split") == "test") & pc.is_valid(pc.field("true")) & (pc.field("client") != GLOBAL))
+    if not columns or not len(rows):
+        return None
+    sure = np.max([rows[name].to_numpy() for name in columns], axis=0)
+    right = np.array([*map(str, rows["true"].to_pylist())]) == np.array([*map(str, rows["predicted"].to_pylist())])
+    place = np.minimum((sure * RELIABILITY_BINS).astype(int), RELIABILITY_BINS - 1)
+    x, y, labels = [], [], []
+    for number in np.unique(place):
+        of_bin = place == number
+        x.append(float(sure[of_bin].mean()))
+        y.append(float(right[of_bin].mean()))
+        labels.append(f"{of_bin.sum():,}")
+    marks = (
+        LineSeries("as probable as it says", [0, 1], [0, 1], CONSTANT_TONE, "2 3"),
+        Dots("share that is right", x, y, colors.run_tone(0), labels=labels),
+    )
+    panel = Panel("", marks, below="probability of the predicted class", beside="share right", low=0.0, high=1.0)
+    return Figure((panel,), legend_of(marks))

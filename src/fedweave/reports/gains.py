@@ -12,16 +12,10 @@ from fedweave.experiment.config.toml import differences
 from fedweave.experiment.runs.reading import BY_FEATURES, Group, Run, distinct, spread
 from fedweave.metrics.selection import ALONE, PLAIN, lower, rank, title_of
 from fedweave.reports.cells import MAX_ROWS, NONE, Cell, ResultTable, number, number_cell, row_of, with_sign
-from fedweave.reports.colors import DASHES, run_tone
 from fedweave.reports.effects import MIN_SEEDS_TEXT, UNDECIDED, Effect, effect, orient, ranking, three_digits
-from fedweave.reports.figures import MAX_NAMES
-from fedweave.reports.panels import Dots, Figure, LineSeries, Mark, Panel, legend_of
 from fedweave.reports.recipes import other_settings
 from fedweave.reports.verdict import TRAIN_ALONE
 
-MAX_PANELS = 4  # splits that are drawn
-DOTS_WIDTH = 0.7  # of a member's width, over which the dots of several runs are spread
-SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
 PERCENTS = (5, 10, 50, 90)
 PERCENTILE_HEADS = tuple(f"{percent} %" for percent in PERCENTS)
 MANY = 3 * MAX_ROWS  # members above which percentiles say more than rows
@@ -232,56 +226,6 @@ def member_spreads(all_gains: Sequence[Gain]) -> ResultTable:
             rows.append(row_of(gain.group.label, gain.seed, f"{len(values):,}", *percentiles, *counts))
     head = ("run", "seed", "members", *PERCENTILE_HEADS, "gain beyond noise", "lose beyond noise")
     return ResultTable(head, tuple(rows), words=2)
-
-
-def gain_figure(all_gains: Sequence[Gain]) -> Figure | None:
-    """A panel for each of the first splits, with a dot per member and run, side by side.
-
-    Members are in the order of their mean gain over the split's runs.
-    """
-    splits = distinct(all_gains, lambda gain, other: _same_split(gain.run, other.run))[:MAX_PANELS]
-    if not splits:
-        return None
-    values = [0.0]
-    for split in splits:
-        for gain in split:
-            values += gain.by_client.values()
-    panels, marks = [], list[Mark]()
-    for split in splits:
-        panels.append(_panel(split, min(values), max(values), titled=len(splits) > 1))
-        marks += panels[-1].marks
-    several = len({gain.group.label for gain in all_gains}) > 1
-    return Figure(tuple(panels), legend_of(marks if several else ()))
-
-
-def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Panel:
-    first = split[0]
-    mean_gains = dict[str, float]()  # of the clients that are in all runs
-    for client in first.by_client:
-        if all(client in gain.by_client for gain in split):
-            mean_gains[client] = sum(gain.by_client[client] for gain in split)
-    order = sorted(mean_gains, key=mean_gains.__getitem__)
-    title = f"seed {first.seed}" if titled else ""
-    metrics = " or ".join(dict.fromkeys(title_of(gain.run.selection_metric) for gain in split))
-    beside = f"test {metrics}, less that alone"
-    if first.direction < 0:
-        beside = f"test {metrics} alone, less that together"
-    if len(order) > MANY:
-        lines = []  # the gain that a share of the members is below
-        shares = np.arange(101) / 100
-        for gain in split:
-            values = np.quantile([*gain.by_client.values()], shares).tolist()
-            dash = DASHES[gain.index % len(DASHES)]
-            lines.append(LineSeries(gain.group.label, shares.tolist(), values, run_tone(gain.index), dash))
-        return Panel(title, tuple(lines), below="share of members", beside=beside, low=low, high=high, levels=(0.0,))
-    dots = []
-    for place, gain in enumerate(split):
-        values = [gain.by_client[client] for client in order]
-        shift = DOTS_WIDTH * ((place + 0.5) / len(split) - 0.5)
-        symbol = SYMBOLS[gain.index % len(SYMBOLS)]
-        dots.append(Dots(gain.group.label, range(len(order)), values, run_tone(gain.index), symbol, shift=shift))
-    below = "" if len(order) <= MAX_NAMES else "members, least gain first"
-    return Panel(title, tuple(dots), tuple(order), below, beside, low, high, levels=(0.0,))
 
 
 def percentile_cells(values: Sequence[float], differences: bool = False) -> tuple[Cell, ...]:

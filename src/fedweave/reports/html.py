@@ -1,40 +1,42 @@
 """The report: one HTML page without outside references."""
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
 from markupsafe import Markup
 
 from fedweave.accounts.compliance import disclose
-from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.experiment.config import to_toml
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, group_runs
-from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, lower, title_of
+from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, title_of
 from fedweave.reports import figures, gains, tables
 from fedweave.reports.absences import absence_sentence, long_absence_sentence
 from fedweave.reports.cells import ResultTable, is_main
 from fedweave.reports.compare import NOTE, comparison_table, headlines, tradeoff
-from fedweave.reports.conditions import (
-    Condition,
-    conditions,
-    incomparability,
-    means_figure,
-    overview,
-    rounds_text,
-)
+from fedweave.reports.conditions import Condition, conditions, incomparability, overview, rounds_text
 from fedweave.reports.embeddings import picture as embeddings_figure
+from fedweave.reports.first_screen import first_screen
 from fedweave.reports.group_fairness import fairness_table, favorable_class, names_of_people
+from fedweave.reports.members import members_table
 from fedweave.reports.motifs import NUMBERS, kinds_of, motif_drawing
-from fedweave.reports.notes import RunFacts, alerts_clause, fairest_notes, intervals, notes, people_sentence
+from fedweave.reports.notes import (
+    INFORMATIVE,
+    RunFacts,
+    alerts_clause,
+    fairest_notes,
+    intervals,
+    members_clause,
+    notes,
+    people_sentence,
+)
 from fedweave.reports.pages import render_template
 from fedweave.reports.panels import Figure, Panel
 from fedweave.reports.ranks import ranks
 from fedweave.reports.recipes import training_differences
-from fedweave.reports.verdict import shelf_sentences, verdict_of, verdict_of_seeds
+from fedweave.reports.verdict import TRAIN_ALONE, shelf_sentences, verdict_of_seeds
 
 MAX_VERDICTS = 8  # groups whose verdict a page or a sweep shows
 GroupRun = tuple[Group, Run]  # a run and its group
@@ -63,30 +65,23 @@ def render(
 ) -> str:
     """The page about one or several runs; those that differ only in the seed are shown as mean ± standard deviation.
 
-    Runs in several conditions are compared within each (`conditions`).
+    Runs in several conditions are compared within each (`conditions`). Runs that train alone come first, so that
+    differences are to them.
 
     warnings: further ones, such as on failed runs. choice: of a sweep, whose chosen runs are `runs`. keys: settings
     that define a condition. embeddings: the way to draw the embeddings of each group's first run
     (`reports.embeddings.WAYS`); "" draws none.
     """
-    groups = group_runs(runs)
+    groups = sorted(group_runs(runs), key=lambda group: group.first.summary["algorithm"] not in TRAIN_ALONE)
     all_conditions = conditions(groups, keys, choice is not None)
-    page: Record = {"title": _title(groups), "choice": choice, "body": "", "parts": [], "ranks": None}
+    page: Record = {"title": _title(groups), "choice": choice, "parts": [], "ranks": None, "warnings": warnings}
     if len(all_conditions) < 2:
-        if len(groups) == 1 and len(groups[0].runs) == 1:
-            leads = [_lead(groups[0].first)]
-        else:
-            metric_name = all_conditions[0].metric_name if all_conditions else ""
-            leads = [*headlines(groups, gains.member_gains(groups), metric_name), *group_verdicts(groups)]
-        body = _body(groups, embeddings)
-        contents = re.findall(r'<section id="([^"]+)">\s*<h2>([^<]+)</h2>', body)  # (name, heading) of each section
-        page |= {"leads": leads, "warnings": [*warnings, *_warnings(groups)], "body": body, "contents": contents}
+        condition = all_conditions[0] if all_conditions else Condition("", tuple(groups), choice is not None)
+        page |= {"subtitle": tables.subtitle(groups), "one": _part(condition, "", embeddings)}
         return render_template("report.html", **page)
     over_all = ranks(all_conditions)
     parts = [_part(condition, f"part{number}-", embeddings) for number, condition in enumerate(all_conditions)]
-    contents = [("ranks", "Over all conditions"), *((f"{part['at']}condition", part["title"]) for part in parts)]
-    page |= {"leads": [over_all.sentence()], "warnings": warnings, "parts": parts}
-    page |= {"ranks": over_all.table(), "contents": contents}
+    page |= {"subtitle": over_all.sentence(), "parts": parts, "ranks": over_all.table(), "one": None}
     return render_template("report.html", **page)
 
 
@@ -96,70 +91,95 @@ def _title(groups: Sequence[Group]) -> str:
     return f"{algorithms} on {datasets}"
 
 
+def _part(condition: Condition, at: str, embeddings: str) -> Record:
+    """The runs of a condition on the page: what comes first, and what is folded. at: prefix of the names of sections
+    and figures."""
+    groups, single = condition.groups, condition.groups[0].first
+    curves = figures.curves(groups)
+    alarms, remarks = _notices(groups)
+    part: Record = {
+        "at": at,
+        "title": condition.title,
+        "sign": 0,
+        "tiles": (),
+        "warnings": alarms,
+        "curves": "",
+        "more_curves": Markup(""),
+        "figure": "",
+        "caption": "",
+        "constants": curves is not None and any(isinstance(one, Panel) and one.levels for one in curves.panels),
+    }
+    if len(groups) == 1 and len(groups[0].runs) == 1:
+        first = first_screen(single, disclose(single))
+        verdict = " ".join(filter(None, (long_absence_sentence(single.metrics), first.verdict)))
+        part |= {"verdict": verdict, "sign": first.sign, "tiles": first.tiles, "table": first.table}
+        part["leads"] = _sentences(single)
+        part["figure"] = figure_html(figures.client_accuracy(groups), f"{at}members")
+        part["caption"] = _caption(groups, single.selection_metric)
+        part["figure_title"] = "Members"
+    else:
+        leads = headlines(groups, gains.member_gains(groups), condition.metric_name if condition.metric else "")
+        if not any(group.first.summary["algorithm"] in TRAIN_ALONE for group in groups):
+            verdicts = group_verdicts(groups)
+            leads = [*verdicts, *leads] if len(groups) == 1 else [*leads[:1], *verdicts, *leads[1:]]
+        part |= {"verdict": leads[0] if leads else "", "leads": leads[1:]}
+        part["table"] = overview(condition) if condition.metric else ResultTable((), ())
+        shown = figures.differences(groups, condition.metric_name) if condition.metric else None
+        part["figure_title"] = f"Difference to {groups[0].label}"
+        part["figure"] = figure_html(shown, f"{at}differences")
+        part["caption"] = (
+            "Paired over seeds; lines and brackets: 95 % intervals, from three seeds on." if len(groups) > 1 else ""
+        )
+    if curves is not None:
+        part["curves"] = figure_html(replace(curves, panels=curves.panels[:1]), f"{at}curves")
+        if len(curves.panels) > 1:
+            more = replace(curves, panels=curves.panels[1:], legend=curves.legend if len(groups) > 1 else ())
+            part["more_curves"] = figure_html(more, f"{at}more-curves")
+    return part | {"body": _body(groups, embeddings, at, part["more_curves"], remarks)}
+
+
 def group_verdicts(groups: Sequence[Group]) -> list[str]:
     """For each group whether joining pays: its label, and the verdict on its runs together."""
     sentences = []
     for group in groups[:MAX_VERDICTS]:
-        verdict = verdict_of_seeds([run.summary for run in group.runs])
+        verdict = verdict_of_seeds([run.summary for run in group.runs], [run.metrics for run in group.runs])
         if verdict is not None:
             seeds = f" ({len(group.runs)} seeds)" if len(group.runs) > 1 else ""
             sentences.append(f"{group.label}{seeds}: {verdict.sentence}")
     return sentences
 
 
-def _lead(run: Run) -> str:
-    """The result of one run in a sentence, of the round that validation chose, if it ends runs."""
-    metrics, metric, chosen = run.summary["metrics"], run.selection_metric, run.summary.get("chosen_round")
-    titles = {
-        f"pooled/{metric}": f"{title_of(metric)} of all members' test examples together",
-        f"global/{metric}": f"global test {title_of(metric)}",
-        f"local/{metric}": "mean over clients",
-    }
-    values = [f"{title} {metrics[name]:.3f}" for name, title in titles.items() if metrics.get(name) is not None]
-    scores = run.clients(metric)
-    if scores:
-        worst, best = min(scores.values()), max(scores.values())
-        if lower(metric):
-            worst, best = best, worst
-        clients, best_clients = tables.clients_with(scores, worst), tables.clients_with(scores, best)
-        if len(scores) == 1:
-            values.append(f"of {clients} alone")
-        else:
-            values.append(f"from {worst:.3f} ({clients}) to {best:.3f} ({best_clients})")
-    clauses = [", ".join(values), alerts_clause(metrics, run.classes), intervals(metrics)]
+def _sentences(run: Run) -> list[str]:
+    """Sentences on a run's result that its tiles and its table do not have."""
+    metrics, metric = run.summary["metrics"], run.selection_metric
+    clauses = [alerts_clause(metrics, run.classes), intervals(metrics), members_clause(metrics, run.members)]
     if metric in OF_POSITIVE and metrics.get("pooled/recall") is not None:
         clauses.append(f"recall from the threshold on {metrics['pooled/recall']:.3f}")
-    result = "; ".join(filter(None, clauses)) or f"no {title_of(metric)} was measured"
-    beginning = f"After {counted(run.last_evaluation, 'round')}"
-    if chosen is not None:
-        last = run.last_metrics.get(f"local/{metric}")
-        beginning = f"After round {chosen:,}, which validation chose of {run.last_evaluation:,}"
-        if chosen != run.last_evaluation and last is not None:
-            result += f" (after the last round, mean over clients {last:.3f})"
-    verdict = verdict_of(run.summary)
-    sentences = (
-        "" if verdict is None else verdict.sentence,
-        f"{beginning}: {result}.",
-        long_absence_sentence(run.metrics),
-    )
-    return " ".join(filter(None, sentences))
+    return [f"{clause[0].upper()}{clause[1:].rstrip('.')}." for clause in clauses if clause]
 
 
-def _warnings(groups: Sequence[Group]) -> list[str]:
-    """Warnings: unfinished runs, notes on metrics, missing clients, failed comparisons between sites, different
-    trainings."""
+def _notices(groups: Sequence[Group]) -> tuple[list[str], list[str]]:
+    """Warnings (unfinished runs, results that mean less than they seem, missing clients, different trainings), and
+    notes that only inform."""
     reason = incomparability(groups) if len(groups) > 1 else ""
     warnings = [f"Nothing is compared on this page, because {reason}."] if reason else []
     runs = [*chain.from_iterable(group.runs for group in groups)]
     warnings += [f"{run.directory}: {rounds_text(run)}." for run in runs if not run.finished]
-    warnings += _note_sentences(groups, lambda summary: notes(summary["metrics"], RunFacts.of_summary(summary)))
+
+    def of_kind(informative: bool, summary: Record) -> dict[str, str]:
+        found = notes(summary["metrics"], RunFacts.of_summary(summary))
+        return {subject: text for subject, text in found.items() if (subject in INFORMATIVE) == informative}
+
+    warnings += _note_sentences(groups, partial(of_kind, False))
+    remarks = _note_sentences(groups, partial(of_kind, True))
     for run in runs:
-        sentence = absence_sentence(run.metrics)
-        if sentence:
-            warnings.append(f"{run.directory}: {sentence}")
-        warnings += [f"{run.directory}: {text}." for text in shelf_sentences(run.summary)]
-    warnings += [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
-    return warnings + training_differences(groups)
+        absent = absence_sentence(run.metrics)
+        if absent:
+            warnings.append(absent if len(runs) == 1 else f"{run.directory}: {absent}")
+        remarks += [f"{text[0].upper()}{text[1:]}." for text in shelf_sentences(run.summary)]
+        if "note" in run.summary:
+            remarks.append(f"{run.summary['note']}." if len(runs) == 1 else f"{run.directory}: {run.summary['note']}.")
+    return warnings + training_differences(groups), [*dict.fromkeys(remarks)]
 
 
 def _note_sentences(groups: Sequence[Group], notes_of: Callable[[Record], dict[str, str]]) -> list[str]:
@@ -174,34 +194,21 @@ def _note_sentences(groups: Sequence[Group], notes_of: Callable[[Record], dict[s
         for sentences in by_subject.values():
             runs = f", {len(sentences)} of {len(group.runs)} runs (numbers of one)" if len(group.runs) > 1 else ""
             labels.setdefault((runs, sentences[0]), []).append(group.label)
+    if len(groups) == 1 and len(groups[0].runs) == 1:
+        return [f"{sentence[0].upper()}{sentence[1:]}" for _, sentence in labels]
     return [f"{', '.join(names)}{runs}: {sentence}" for (runs, sentence), names in labels.items()]
 
 
-def _part(condition: Condition, at: str, embeddings: str) -> Record:
-    """A condition on the page: what comes first, and all else."""
-    groups = condition.groups
-    return {
-        "at": at,
-        "title": condition.title,
-        "leads": [*headlines(groups, gains.member_gains(groups), condition.metric_name), *group_verdicts(groups)],
-        "warnings": _warnings(groups),
-        "overview": overview(condition),
-        "figure": figure_html(means_figure(condition), f"{at}means"),
-        "body": _body(groups, embeddings, at),
-    }
-
-
-def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
-    """The body of a page about runs that can be compared, or about one; at: prefix of the names of sections and
-    figures."""
-    group_runs, seeds = list[GroupRun](), set[frozenset[object]]()
+def _body(groups: Sequence[Group], embeddings: str, at: str, more_curves: Markup, remarks: Sequence[str]) -> Markup:
+    """The folded sections of a page about runs that can be compared, or about one; at: prefix of the names of sections
+    and figures."""
+    group_runs = list[GroupRun]()
     for group in groups:
         group_runs += [(group, run) for run in group.runs]
-        seeds.add(frozenset(run.config.get("seed") for run in group.runs))
     runs = [run for _, run in group_runs]
     several_seeds = any(len(group.runs) > 1 for group in groups)
     metric, comparable = common_selection_metric(groups), tables.comparable(groups)
-    curves, all_gains = figures.curves(groups), gains.member_gains(groups)
+    all_gains = gains.member_gains(groups)
     incentives = [_incentives(group, f"{at}{number}", len(groups) > 1) for number, group in enumerate(groups)]
     shown_embeddings = []
     if embeddings:
@@ -211,18 +218,16 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
         "sections.html",
         at=at,
         selection_metric=title_of(metric),
+        single=len(runs) == 1,
         several=len(groups) > 1,
         seeds=several_seeds,
-        unequal=len(seeds) > 1,
         marked=comparable,
         first=groups[0].label,
-        # learning curves
-        curves=figure_html(curves, f"{at}curves"),
-        constants=curves is not None and any(isinstance(panel, Panel) and panel.levels for panel in curves.panels),
-        # how the final models serve the clients
-        accuracy=figure_html(figures.client_accuracy(groups), f"{at}accuracy"),
+        more_curves=more_curves,
+        notes=remarks,
+        # how the final models serve the members
+        accuracy=figure_html(figures.client_accuracy(groups), f"{at}accuracy") if len(runs) > 1 else "",
         accuracy_caption=_caption(groups, metric),
-        extremes=tables.extremes(groups),
         spreads=tables.spreads(groups),
         by_client=tables.by_client(groups),
         summed=all(run.section("algorithm").get("scores") == "sum" for run in runs),
@@ -236,6 +241,7 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
         paired=comparison_table(groups) if comparable and several_seeds else ResultTable((), ()),
         paired_note=NOTE,
         confusions=_of_first(groups, figures.confusions, f"{at}confusion"),
+        reliabilities=_of_first(groups, figures.reliability, f"{at}reliability"),
         embeddings=shown_embeddings,
         # fairness between members and between groups of people
         fairness=tables.metrics(groups, ("fairness",)),
@@ -245,15 +251,14 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
         people=people_sentence(names_of_people(groups)),
         fairest=_note_sentences(groups, lambda summary: fairest_notes(summary["metrics"])),
         # what joining brings each member
-        gain=figure_html(gains.gain_figure(all_gains), f"{at}gain"),
-        gain_sentences=gains.gain_sentences(all_gains),
+        gain_sentences=[*gains.gain_sentences(all_gains), *group_verdicts(groups)] if len(runs) > 1 else [],
         gain_spreads=gains.member_spreads(all_gains),
-        gains=gains.gain_table(all_gains),
+        gains=members_table(runs[0]) if len(runs) == 1 else gains.gain_table(all_gains),
         noise=gains.NOISE_NOTE,
         missing=gains.baseline_algorithm(groups[0].first),
         alone=tables.reward_fairness(groups),
         incentives=[section for section in incentives if section],
-        # the data, and what left the clients
+        # the data, and what left the members
         pairs=_of_first(groups, figures.pairs, f"{at}pairs"),
         over_bytes=figure_html(figures.accuracy_over_bytes(groups), f"{at}bytes"),
         traffic=figure_html(figures.traffic(groups), f"{at}traffic"),
@@ -283,25 +288,15 @@ def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], nam
 
 
 def _caption(groups: Sequence[Group], metric: str) -> str:
-    """The caption of the figure of clients' results."""
-    scores = []  # of each run of the groups that have all of them: {client: score}
-    for group in groups:
-        of_seeds = [run.clients(run.selection_metric) for run in group.runs]
-        if all(of_seeds):
-            scores.append(of_seeds)
-    bars = [of_seeds for of_seeds in scores if not figures.is_histogram(of_seeds)]
-    caption = f"Test {title_of(metric)} of the final model on each client's own test examples"
+    """The caption of the figure of members' results."""
+    caption = f"Test {title_of(metric)} of each member on its own test examples"
+    if any(len(run.clients(run.selection_metric)) > figures.MAX_BARS for group in groups for run in group.runs):
+        return f"{caption}: shares of members in equal steps."
     if any(len(group.runs) == 1 and group.first.test_sizes for group in groups):
         caption += ", whose number stands behind its name"
-    sentences = [f"{caption}."]
-    if metric in figures.CONSTANT and any(len(of_seeds) == 1 for of_seeds in bars):
-        what = "most frequent class" if metric == PLAIN else "mean"
-        sentences.append(f"A gray stroke marks the constant prediction of the client's {what} of training.")
-    if len(bars) < len(scores):
-        sentences.append("Histogram: share of clients in equal steps, all seeds together.")
-    if any(len(of_seeds) > 1 for of_seeds in bars):
-        sentences.append("With several seeds a bar is the mean ± deviation of the client of that rank, lowest first.")
-    return " ".join(sentences)
+    if metric == PLAIN and any(len(group.runs) == 1 for group in groups):
+        caption += "; lines and brackets: Wilson's 95 % intervals"
+    return f"{caption}."
 
 
 def _splits(group_runs: Sequence[GroupRun], at: str) -> Record:

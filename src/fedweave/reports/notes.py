@@ -14,6 +14,7 @@ from fedweave.core.types import Values
 from fedweave.metrics.selection import (
     BEST,
     MAX_TIED,
+    MEMBER_MEAN,
     OF_POSITIVE,
     OF_RANKS,
     PLAIN,
@@ -33,7 +34,7 @@ from fedweave.metrics.selection import (
     selection_metric_of,
     title_of,
 )
-from fedweave.reports.verdict import joint_value
+from fedweave.reports.verdict import TRAIN_ALONE, joint_value
 
 Metrics = Mapping[str, float | None]  # of a summary
 
@@ -52,8 +53,8 @@ _CONSTANTS = {
     ),
     ("local", PLAIN): (
         "majority",
-        "the mean over clients{trained} of their test accuracies, {value:.3f}, is below {constant:.3f}, the accuracy "
-        "of each client always predicting the most frequent class of its own training examples.",
+        "the member mean of the accuracy{trained}, {value:.3f}, is below {constant:.3f}, what each member has by "
+        "always predicting the most frequent class of its own training examples.",
     ),
     ("global", RMSE): (
         RMSE_OF_MEAN,
@@ -62,8 +63,8 @@ _CONSTANTS = {
     ),
     ("local", RMSE): (
         RMSE_OF_MEAN,
-        "the mean over clients of their test RMSE, {value:.4g}, is above {constant:.4g}, the RMSE of each client "
-        "always predicting the mean of its own training examples.",
+        "the member mean of the RMSE, {value:.4g}, is above {constant:.4g}, what each member has by always predicting "
+        "the mean of its own training examples.",
     ),
 }
 _SHELVES = {
@@ -74,6 +75,8 @@ _UNTESTED = (
     "no client was tested: none has a test example, or reports how many its own model hits (a site with "
     "policy.score_epsilon does not), and there is no global test set."
 )
+# Subjects of notes that inform a reader; the others warn of a result that means less than it seems.
+INFORMATIVE = ("judged", "rare", "sampled", "few", "shelf")
 CHANCE = 0.5  # the AUC of guessing
 MAX_MEANS_GAP = 0.25  # of the typical deviation: members' means may differ by this much without a note
 
@@ -82,19 +85,21 @@ class RunFacts(NamedTuple):
     """What remedies depend on.
 
     rounds: how many were trained; 0 if unknown. edges: whether edges are the examples. test: the examples of "global"
-    metrics.
+    metrics. alone: whether all members train alone, so that the run is what others are compared with.
     """
 
     rounds: int = 0
     edges: bool = False
     test: str = "all test examples"
+    alone: bool = False
 
     @classmethod
     def of_summary(cls, summary: Values) -> "RunFacts":
         """Of the run with this summary."""
         test = "the global test set" if summary.get(GLOBAL_TEST) else cls().test
         edges = summary.get("edges") or {}  # of links, which are examples too, models read the features of nodes
-        return cls(summary.get("rounds") or 0, bool(edges.get("examples") and edges.get("features")), test)
+        of_edges = bool(edges.get("examples") and edges.get("features"))
+        return cls(summary.get("rounds") or 0, of_edges, test, summary.get("algorithm") in TRAIN_ALONE)
 
     @property
     def scaling(self) -> str:
@@ -249,7 +254,7 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
         matched, constant = metrics.get(f"{kind}/matched_accuracy"), metrics.get(f"{kind}/{constant_name}")
         value = metrics.get(f"{kind}/{name}") if matched is None else matched
         if value is not None and constant is not None and rank(name, value) < rank(name, constant):
-            trained = "" if matched is None else " with training examples"
+            trained = "" if matched is None else " where there are training examples"
             sentences[kind] = words.format(value=value, constant=constant, trained=trained, test=training.test)
     names = [name for name in ("pooled/auc", "global/auc", "within/auc", "local/auc") if name in metrics]
     area = metrics.get(names[0]) if names else None
@@ -268,7 +273,8 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
         )
     if "global/rmse" in metrics:  # one model of all members
         sentences |= unit_notes(metrics.get(TARGET_SPREAD))
-    sentences |= _worse_than_shelf(metrics, training)
+    if not training.alone:
+        sentences |= _worse_than_shelf(metrics, training)
 
     # 3. What is missing or was changed.
     missing = metrics.get("scores/missing")
@@ -346,7 +352,7 @@ def _worse_than_shelf(metrics: Metrics, training: RunFacts) -> dict[str, str]:
             side = "above" if lower(metric) else "below"
             clauses.append(f"{side} {short(value)}, which {words}")
     if joint is not None and clauses:
-        text = f"the {title_of(metric)} of the joint model, {short(joint)} in the mean over members, is"
+        text = f"the {title_of(metric)} of the global model, {short(joint)} as {MEMBER_MEAN}, is"
         sentences.append(f"{text} {' and '.join(clauses)}")
     references = dict[str, float]()
     for key, score in metrics.items():

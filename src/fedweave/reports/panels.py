@@ -51,7 +51,7 @@ class Bars:
 class Dots:
     """A mark for each name of the panel, or at the places `x` among the names.
 
-    shift: to the right, in widths of a name. wide: horizontal errors. labels: text next to each mark, "" for none.
+    wide: horizontal errors. labels: text next to each mark, "" for none.
     """
 
     name: str
@@ -60,7 +60,6 @@ class Dots:
     tone: str
     symbol: str = "circle"
     errors: Sequence[float] = ()
-    shift: float = 0.0
     wide: Sequence[float] = ()
     labels: Sequence[str] = ()
 
@@ -86,8 +85,9 @@ class Panel:
 
     title, below, beside: text above, below and next to the panel. names: names across, () for numbers. ticks: {place:
     word} below the axis instead of the names; places between names are allowed. low, high: ends of the vertical axis;
-    None follows the marks. levels: heights of dotted horizontal lines. stacked: bars stand on one another, else side by
-    side. form, across: formats of numbers on the vertical and the horizontal axis.
+    None follows the marks. levels: heights of dotted horizontal lines. line_at: place and name of a vertical line.
+    stacked: bars stand on one another, else side by side. form, across: formats of numbers on the vertical and the
+    horizontal axis.
     """
 
     title: str
@@ -98,6 +98,7 @@ class Panel:
     low: float | None = None
     high: float | None = None
     levels: tuple[float, ...] = ()
+    line_at: tuple[float, str] | None = None
     stacked: bool = False
     form: Callable[[float], str] = plain_number
     across: Callable[[float], str] = plain_number
@@ -127,6 +128,37 @@ class Heat:
     form: Callable[[float], str] = percent
 
 
+class ForestRow(NamedTuple):
+    """A row of a forest plot: a value and the ends of its interval, if known; `text` is written beside it.
+
+    other: a further value, such as that of the same member alone; None for none.
+    """
+
+    name: str
+    value: float
+    text: str
+    tone: str
+    low: float | None = None
+    high: float | None = None
+    other: float | None = None
+
+
+@dataclass(frozen=True)
+class ForestPlot:
+    """Values with intervals, a row for each, one below the other.
+
+    level: the place of a vertical line; None for none. sides: words to the left and to the right of that line. below:
+    text below the axis. other_tone: of the further values.
+    """
+
+    title: str
+    rows: tuple[ForestRow, ...]
+    level: float | None = None
+    sides: tuple[str, str] = ("", "")
+    below: str = ""
+    other_tone: str = ""
+
+
 class Key(NamedTuple):
     """An entry of a legend: symbol "line", "bar", "pale" (a bar with half the color) or one of the dots'."""
 
@@ -140,7 +172,7 @@ class Key(NamedTuple):
 class Figure:
     """Panels, side by side as far as there is room, under one legend."""
 
-    panels: tuple[Panel | Heat, ...]
+    panels: tuple[Panel | Heat | ForestPlot, ...]
     legend: tuple[Key, ...] = ()
 
 

@@ -6,7 +6,7 @@
 import re
 from typing import Literal
 
-from fedweave.metrics.selection import METRICS, Metric
+from fedweave.metrics.selection import BEST, CHOSEN_ROUND, METRICS, WORDS_OF_PLACES, WORST_MEMBER, Metric
 
 # {beginning of a name: what the rest of it is measured on, and the module that does}
 PLACES: dict[str, tuple[str, str]] = {
@@ -113,6 +113,14 @@ RESULTS: dict[str, Metric] = GROUPS | {
     "bin_error": _result("how much too wide intervals may be, by the bins of the sum"),
     "f1": _result("micro average", "high"),
     "pooled/auc": _result("one model's, all members' examples compared with each other"),
+    "auc_low": _result("lower end of its 95 % interval over test examples (DeLong 1988)", title="AUC, lower end"),
+    "auc_high": _result("upper end of its 95 % interval over test examples (DeLong 1988)", title="AUC, upper end"),
+    "average_precision_low": _result(
+        "lower end of its 95 % bootstrap interval over test examples", title="average precision, lower end"
+    ),
+    "average_precision_high": _result(
+        "upper end of its 95 % bootstrap interval over test examples", title="average precision, upper end"
+    ),
     "within/auc": _result("over pairs of examples of the same member"),
     "within/members": _result(
         "that AUC, or order, within members is of: those with examples of two classes, or numbers", whole=True
@@ -293,17 +301,28 @@ def whole(name: str) -> bool:
 
 
 def readable(name: str) -> str:
-    """A number's name in words, such as "Pooled AUC"."""
-    before, slash, last = name.rpartition("/")
+    """A number's name in words, such as "AUC, member mean, chosen round" for "best_val/local/auc"."""
+    path, _, last = name.rpartition("/")
+    of_round = ""
+    for kind, when in _ROUNDS.items():
+        if path == kind or path.startswith(f"{kind}/"):
+            path, of_round = path.removeprefix(kind).lstrip("/"), when
     end, base = _end_and_base(last)
-    known = METRICS.get(base) or (None if base in GROUPS else RESULTS.get(base))
-    title = known.title if known is not None else ""
-    words = f"{before}{slash}{end}{'' if title else base}".replace("/", "_").split("_")
-    words = [WORDS.get(word, word) for word in words if word]
-    text = " ".join([*words, title] if title else words)
+    known = METRICS.get(base) or RESULTS.get(base)
+    title = (known.title if known is not None else "") or " ".join(WORDS.get(word, word) for word in base.split("_"))
+    if base == "round":
+        title, of_round = of_round or title, ""
+    elif last == "undefined_clients":
+        title = ""
+    begin = max((one for one in WORDS_OF_PLACES if f"{path}/".startswith(f"{one}/")), key=len, default="")
+    rest = path.removeprefix(begin).strip("/").replace("/", " ").replace("_", " ")
+    words = [title, _ENDS.get(end, ""), WORDS_OF_PLACES.get(begin, ""), rest, of_round]
+    text = ", ".join(filter(None, words))
     return text[0].upper() + text[1:]
 
 
+_ROUNDS = {BEST: CHOSEN_ROUND, "best_fair": "fairest round"}
+_ENDS = {"worst_": WORST_MEMBER, "best_": "best member", "undefined_": "members without a value"}
 # Words of names that are not written as they stand.
 WORDS = {"f1": "F1", "sp": "SP", "eo": "EO"} | {name: one.title for name, one in METRICS.items() if "_" not in name}
 

@@ -4,7 +4,7 @@ import math
 import shlex
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -14,10 +14,11 @@ from rich.filesize import decimal
 
 from fedweave.accounts.compliance import Disclosure
 from fedweave.accounts.ledger import call_text, meaning, mechanism_text, stamp, who
+from fedweave.core.text import counted
 from fedweave.errors import listed
-from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, spread
+from fedweave.experiment.runs.reading import Group, Run, common_selection_metric
 from fedweave.metrics.client_fairness import pearson, per_group
-from fedweave.metrics.selection import lower, title_of
+from fedweave.metrics.selection import title_of
 from fedweave.privacy.accountant import Bound
 from fedweave.reports.cells import (
     NONE,
@@ -77,13 +78,34 @@ def facts(groups: Sequence[Group]) -> tuple[ResultTable, ResultTable]:
     return ResultTable((), tuple(equal), words=2), table
 
 
+def subtitle(groups: Sequence[Group]) -> str:
+    """What all groups share, in a line: clients, model, rounds, seeds and time."""
+    several_seeds = any(len(group.runs) > 1 for group in groups)
+    of_groups = [_facts(group, several_seeds) for group in groups]
+    forms = {
+        "Clients": "{}",
+        "Model": "{}",
+        "Rounds": "{} rounds",
+        "Seed": "seed {}",
+        "Seeds": "seeds {}",
+        "When": "{}",
+    }
+    texts = []
+    for title, form in forms.items():
+        entries = {str(facts.get(title, NONE)) for facts in of_groups}
+        if len(entries) == 1 and NONE not in entries:
+            words = entries.pop()
+            texts.append(words if words.startswith("unfinished") else form.format(words))
+    return " · ".join(texts)
+
+
 def _facts(group: Group, several_seeds: bool) -> dict[str, object]:
     """{title: entry} of the settings of one group."""
     run = group.first
     engine = run.section("engine")
     engine_words = [str(engine[key]) for key in ("name", "mode", "dtype") if key in engine]
     devices = set(chain.from_iterable(one.summary.get("devices", ()) for one in group.runs))
-    clients = f"{run.summary['clients']:,}"
+    clients = counted(run.summary["clients"], "client")
     if run.members != run.summary["clients"]:  # one client holds what several members do
         clients += f" with the data of {run.members:,}"
     if run.between_sites:  # only simulations use the experiment's partition
@@ -178,38 +200,6 @@ def costs(groups: Sequence[Group]) -> ResultTable:
             continue
         rows.append((Cell(title, note=small_print), *(mean_cell(of_group, form) for of_group in values)))
     return ResultTable(heads(groups), tuple(rows))
-
-
-def extremes(groups: Sequence[Group]) -> ResultTable:
-    """The clients that the final model serves worst and best by the selection metric, with their names; a row per
-    run."""
-    rows = []
-    for group in groups:
-        for run in group.runs:
-            scores = run.clients(run.selection_metric)
-            if not scores:
-                continue
-            worst, best = min(scores.values()), max(scores.values())
-            if lower(run.selection_metric):
-                worst, best = best, worst
-            mean = spread(scores.values())[0]
-            worst_cell = number_cell(worst, _names_with_size(run, scores, worst))
-            best_cell = number_cell(best, _names_with_size(run, scores, best))
-            rows.append(row_of(group.label, _seed(run), worst_cell, number_cell(mean), best_cell))
-    return ResultTable(("run", "seed", "worst client", "mean over clients", "best client"), tuple(rows), words=2)
-
-
-def _names_with_size(run: Run, scores: Mapping[str, float], score: float) -> str:
-    """Which clients have this score; of one client also its number of test examples."""
-    names = clients_with(scores, score)
-    size = run.test_sizes.get(names)  # None where `names` are several
-    return names if size is None else f"{names}, n = {size:,}"
-
-
-def clients_with(scores: Mapping[str, float], score: float) -> str:
-    """The clients that have this score: "client-2", "client-2, client-9" or "client-2 and 4 more"."""
-    names = [client for client, value in scores.items() if value == score]
-    return ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} more"
 
 
 def by_client(groups: Sequence[Group]) -> ResultTable:

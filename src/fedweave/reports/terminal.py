@@ -19,9 +19,13 @@ from fedweave.core.types import Values
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
 from fedweave.metrics.selection import (
+    ALL_EXAMPLES,
     ALONE,
     BESIDE,
+    CHOSEN_ROUND,
     CROSSING,
+    LAST_ROUND,
+    MEMBER_MEAN,
     OF_POSITIVE,
     OF_RANKS,
     OF_SCORES,
@@ -30,6 +34,8 @@ from fedweave.metrics.selection import (
     REFERENCE,
     RMSE,
     RMSE_OF_MEAN,
+    WORDS_OF_PLACES,
+    WORST_MEMBER,
     headline,
     of_members,
     of_result,
@@ -110,7 +116,7 @@ class Terminal:
         if score:
             note += f", {score}"
             name = title_of(selection_metric_of(reached.summary))
-            self._last = f", {name} after round {reached.round}{score.removeprefix(name)}"
+            self._last = f", {name} after round {reached.round}:{score.removeprefix(name)}"
         else:
             note += self._last
         if self._bar is not None:
@@ -120,7 +126,7 @@ class Terminal:
 
     def alone(self, done: int, rounds: int) -> None:
         """One more round of the same model at each member alone, with a bar of its own."""
-        words = "the same model at each member alone"
+        words = f"{WORDS_OF_PLACES[ALONE]}, the same model at each member"
         if self._bar is None:
             if done % max(1, rounds // LINES_ALONE) == 0:
                 self._console.print(f"{words}, round {done}/{rounds}", highlight=False, soft_wrap=True)
@@ -156,10 +162,11 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
     console.print(_result_table(summary, rows))
     if verbose:
         console.print(Columns(_score_tables(metrics)))
-    verdict = verdict_of(summary)
+    verdict = verdict_of(summary, rows)
     if verdict is not None:
-        style = "green" if verdict.gain > 0 else "yellow"
-        console.print(f"[bold {style}]{plain_text(verdict.sentence)}[/]", highlight=False)
+        style = "green" if verdict.sign > 0 else "yellow"
+        words = f"[bold {style}]{plain_text(verdict.sentence)}[/] {plain_text(verdict.tools_sentence)}"
+        console.print(words.strip(), highlight=False)
     members = members_clause(metrics, summary.get("members", summary.get("clients")))
     for sentence in (members, alerts_clause(metrics, summary.get("classes") or ()), intervals(metrics)):
         if sentence:
@@ -195,7 +202,7 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
     if "stopped" in summary:
         print_line(console, summary["stopped"])
     if "best_val/round" in metrics and "chosen_round" not in summary:
-        line = f"best mean validation {title_of(metric)} after round {metrics['best_val/round']}"
+        line = f"{CHOSEN_ROUND} {metrics['best_val/round']}, by {MEMBER_MEAN} validation {title_of(metric)}"
         texts = []
         for name in dict.fromkeys((metric, "recall_at_1", "recall")) if metric in OF_POSITIVE else ():
             value = metrics.get(f"best_val/pooled/{name}")
@@ -203,7 +210,7 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
                 threshold = "" if name in OF_SCORES else " from its threshold on"
                 count = hits(value, metrics.get(f"{POSITIVES}/test")) if name == "recall_at_1" else ""
                 texts.append(f"{title_of(name)}{threshold} {value:.4f}" + (f" ({count})" if count else ""))
-        print_line(console, f"{line}; pooled: {', '.join(texts)}" if texts else line)
+        print_line(console, f"{line}; {WORDS_OF_PLACES['pooled']}: {', '.join(texts)}" if texts else line)
     if "best_fair/round" in metrics:
         by = "fairest by validation"
         if fallback_reason(metrics):
@@ -218,7 +225,7 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
     cost = f"{counted(summary['rounds'], 'round')} in {summary['seconds']:.1f} s"
     cost += f" ({summary['seconds_per_round']:.3g} s each), {summary['peak_rss_mb']:.0f} MB at peak"
     if "alone_seconds" in summary:
-        cost += f"; the same model at each member alone {summary['alone_seconds']:.1f} s more"
+        cost += f"; {WORDS_OF_PLACES[ALONE]} {summary['alone_seconds']:.1f} s more"
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
     traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
     if "bytes_evaluation" in summary:
@@ -253,10 +260,10 @@ def _result_table(summary: Values, rows: "pa.Table | None") -> Table:
     """
     metrics, metric = of_result(summary), selection_metric_of(summary["metrics"])
     size, chosen = summary.get(GLOBAL_TEST), summary.get("chosen_round")
-    heads = ("all examples", "member mean", "worst member")
+    heads = (ALL_EXAMPLES, MEMBER_MEAN, WORST_MEMBER)
     title = f"test after {counted(summary['rounds'], 'round')}"
     if chosen is not None:
-        title = f"test after round {chosen:,}, which validation chose"
+        title = f"test, {CHOSEN_ROUND} {chosen:,}"
     table = _table(title, heads)
 
     def add(head: str, keys: str, worst: str = "") -> None:
@@ -274,33 +281,35 @@ def _result_table(summary: Values, rows: "pa.Table | None") -> Table:
         if metrics.get(key) is not None:
             table.add_row(head, _short(metrics[key]), "", "")
 
+    def add_mean(head: str, key: str) -> None:
+        if metrics.get(key) is not None:
+            table.add_row(head, "", _short(metrics[key]), "")
+
     add(title_of(metric), f"{{}}/{metric}", _worst_member(metrics, metric, rows, chosen))
     if not size:
-        add_one("  members ranked together", f"pooled/{metric}")
+        add_one(f"  {WORDS_OF_PLACES['pooled']}", f"pooled/{metric}")
     if chosen is not None and chosen != summary["rounds"]:
         place = "pooled" if size else "global"
         last = [summary["metrics"].get(f"{kind}/{metric}") for kind in (place, "local")]
-        table.add_row(f"  in the last round, {summary['rounds']:,}", *map(_short, last), "")
+        table.add_row(f"  {LAST_ROUND} {summary['rounds']:,}", *map(_short, last), "")
     elif chosen is None and "best_val/round" in metrics:
-        add(f"  in the best round, {metrics['best_val/round']:g}", f"best_val/{{}}/{metric}")
+        add(f"  {CHOSEN_ROUND} {metrics['best_val/round']:g}", f"best_val/{{}}/{metric}")
     if metric == PLAIN:
         add("  the most frequent class", "{}/majority")
     if metric == RMSE:
         add("  the training mean", f"{{}}/{RMSE_OF_MEAN}")
-    add("  the same model at each member alone", f"{ALONE}/{{}}/{metric}")
+    add_mean(f"  {WORDS_OF_PLACES[ALONE]}", f"{ALONE}/local/{metric}")
     for place, words in SHELVES.items():
-        value = metrics.get(f"{place}/{metric}")
-        if value is not None:
-            table.add_row(f"  {words}", "", _short(value), "")
+        add_mean(f"  {words}", f"{place}/{metric}")
     for kind in _references(metrics):
         add_one(f"  {kind.replace('_', ' ')}", f"{REFERENCE}/{kind}/{metric}")
     for name in dict.fromkeys((metric, "auc", "average_precision")):
-        add_one(f"{title_of(name)}, links between members", f"{CROSSING}/{name}")
+        add_one(f"{title_of(name)}, {WORDS_OF_PLACES[CROSSING]}", f"{CROSSING}/{name}")
     for name in _BESIDE_RANKS if metric in OF_RANKS else BESIDE:
         if name != metric:
             add(title_of(name), f"{{}}/{name}")
             if not size:
-                add_one("  members ranked together", f"pooled/{name}")
+                add_one(f"  {WORDS_OF_PLACES['pooled']}", f"pooled/{name}")
     return table
 
 
@@ -339,7 +348,7 @@ def _score_tables(metrics: Values) -> list[Table]:
         place, _, name = key.partition("/")
         places.setdefault(place, {})[name] = value
     kinds = ("global", "local", "trained") if "trained" in places else ("global", "local")
-    table = _table("test split", kinds)
+    table = _table("test split", [WORDS_OF_PLACES[kind] for kind in kinds])
 
     def add(head: str, keys: str) -> None:
         values = [metrics.get(keys.format(kind)) for kind in kinds]
@@ -350,7 +359,7 @@ def _score_tables(metrics: Values) -> list[Table]:
         if name != "classes_predicted":
             table.add_row(name, *(_number(metrics.get(f"{kind}/{name}")) for kind in kinds))
     for name, value in places.get("pooled", {}).items():
-        table.add_row(f"{name}, pooled", _number(value))
+        table.add_row(f"{name}, {WORDS_OF_PLACES['pooled']}", _number(value))
     metric = selection_metric_of(metrics)
     for name in dict.fromkeys((metric, "auc")):
         for place, words in SHELVES.items():
@@ -361,11 +370,11 @@ def _score_tables(metrics: Values) -> list[Table]:
         for name in dict.fromkeys((metric, "auc", "average_precision")):
             table.add_row(f"{name}, {kind.replace('_', ' ')}", _number(metrics.get(f"{REFERENCE}/{kind}/{name}")))
     for name, value in places.get(CROSSING, {}).items():
-        table.add_row(f"{name}, between members", _number(value))
+        table.add_row(f"{name}, {WORDS_OF_PLACES[CROSSING]}", _number(value))
     if "best_val/round" in metrics:
         for name in dict.fromkeys((metric, *(OF_POSITIVE if metric in OF_POSITIVE else ()))):
             values = [_number(metrics.get(f"best_val/{kind}/{name}")) for kind in kinds]
-            table.add_row(f"{name}, best val", *values)
+            table.add_row(f"{name}, {CHOSEN_ROUND}", *values)
     tables = [table]
     if "fairness" in places:
         tables.append(Table("fairness", "", box=SIMPLE_HEAD))

@@ -1,44 +1,82 @@
-"""Does joining pay? The joint model's result beside the best that members reach alone, in one sentence."""
+"""Does joining pay? The global model's result beside the best that members reach alone, in one sentence."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from fedweave.accounts.verdict import Verdict
 from fedweave.core.types import Values
-from fedweave.metrics.selection import ALONE, BEST, SHELF, SHELF_JOINT, selection_metric_of
+from fedweave.metrics.selection import ALONE, BEST, SHELF, SHELF_JOINT, WORDS_OF_PLACES, rank, selection_metric_of
+from fedweave.reports.paired import MIN_SEEDS, interval
+
+if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+    import pyarrow as pa
 
 Metrics = Mapping[str, float | None]  # of a summary
 TRAIN_ALONE = ("local", "standalone")  # algorithms; the second for parties with columns of the same nodes
 # {place of a result: what a reader calls it}
-SHELVES = {
-    f"{SHELF}/local": "alone, on the shelf",
-    f"{SHELF_JOINT}/local": "on the shelf, with joint columns",
-    f"{SHELF}/pooled": "on the shelf, all data pooled",
-}
+SHELVES = {place: WORDS_OF_PLACES[place] for place in (f"{SHELF}/local", f"{SHELF_JOINT}/local", f"{SHELF}/pooled")}
 
 
-def verdict_of(summary: Values) -> Verdict | None:
-    """The verdict on a run with this summary; None where no member is known to have learned alone, or where all do."""
+def verdict_of(summary: Values, rows: "pa.Table | None" = None) -> Verdict | None:
+    """The verdict on a run with this summary; None where no member is known to have learned alone, or where all do.
+
+    rows: of metrics.parquet, whose members give the interval of the gain.
+    """
     metrics: Metrics = summary["metrics"]
     if summary.get("algorithm") in TRAIN_ALONE:
         return None
     metric = selection_metric_of(metrics)
     joint = joint_value(metrics, metric)
-    alone = {how: metrics.get(f"{how}/local/{metric}") for how in (SHELF, ALONE)}
+    alone = {how: metrics.get(f"{how}/local/{metric}") for how in (ALONE, SHELF)}
     known = {how: value for how, value in alone.items() if value is not None}
     if joint is None or not known:
         return None
     best, is_result = metrics.get(f"{BEST}/round"), "chosen_round" in summary
     round = None if is_result or best == summary.get("rounds") else best
-    return Verdict(metric, joint, known, shelf_tools(summary), metrics.get(f"{SHELF}/pooled/{metric}"), round)
+    verdict = Verdict(metric, joint, known, shelf_tools(summary), metrics.get(f"{SHELF}/pooled/{metric}"), round)
+    if rows is None:
+        return verdict
+    changes = member_changes(rows, metric, verdict.strongest[0], _round(summary))
+    over = f" over {len(changes)} members"
+    return verdict._replace(interval=_interval([*changes.values()], over))
 
 
-def verdict_of_seeds(summaries: Sequence[Values]) -> Verdict | None:
-    """The verdict on runs that differ in the seed: means over those that have one, of the first one's metric."""
+def member_changes(rows: "pa.Table", metric: str, how: str, round: float | None = None) -> dict[str, float]:
+    """{member: what joining adds to its test result, positive where it is better}, of members that have both.
+
+    rows: of metrics.parquet. how: a place of results of members alone, "alone" or "shelf". round: of the global model;
+    None for the last.
+    """
+    import pyarrow.compute as pc
+
+    from fedweave.experiment.runs.reading import values_of
+
+    together = values_of(rows, metric, "test", False)
+    together = together.filter(pc.equal(together["round"], pc.max(together["round"]) if round is None else int(round)))
+    before = values_of(rows, f"{how}/{metric}", "test", False)
+    joint = dict(zip(together["client"].to_pylist(), together["value"].to_pylist(), strict=True))
+    alone = dict(zip(before["client"].to_pylist(), before["value"].to_pylist(), strict=True))
+    return {client: rank(metric, joint[client]) - rank(metric, alone[client]) for client in joint if client in alone}
+
+
+def _interval(gains: Sequence[float], over: str) -> tuple[float, float, str] | None:
+    low, high = interval(gains)
+    return None if low is None or high is None or len(gains) < MIN_SEEDS else (low, high, over)
+
+
+def verdict_of_seeds(summaries: Sequence[Values], rows: Sequence["pa.Table"] = ()) -> Verdict | None:
+    """The verdict on runs that differ in the seed: means over those that have one, of the first one's metric.
+
+    rows: of each run's metrics.parquet. The interval of the gain is over seeds; of fewer than three over pairs of a
+    member and a seed.
+    """
     verdicts = [verdict for verdict in map(verdict_of, summaries) if verdict is not None]
     if not verdicts:
         return None
+    if len(summaries) == 1:
+        return verdict_of(summaries[0], *rows)
     first = verdicts[0]
     same = [one for one in verdicts if one.metric == first.metric and one.alone.keys() == first.alone.keys()]
     alone = {how: fmean(one.alone[how] for one in same) for how in first.alone}
@@ -46,17 +84,25 @@ def verdict_of_seeds(summaries: Sequence[Values]) -> Verdict | None:
     for one in same:
         tools.update(one.tools)
     pooled = [one.pooled for one in same if one.pooled is not None]
-    return Verdict(
-        first.metric,
-        fmean(one.joint for one in same),
-        alone,
-        dict(tools.most_common()),
-        fmean(pooled) if pooled else None,
-    )
+    mean = Verdict(first.metric, fmean(one.joint for one in same), alone, dict(tools.most_common()))
+    how = mean.strongest[0]
+    gains, over = [rank(one.metric, one.joint) - rank(one.metric, one.alone[how]) for one in same], "seeds"
+    if len(gains) < MIN_SEEDS and len(rows) == len(summaries):
+        gains, over = [], "pairs of a member and a seed"
+        for summary, table in zip(summaries, rows, strict=True):
+            gains += member_changes(table, mean.metric, how, _round(summary)).values()
+    between = _interval(gains, f" over {len(gains)} {over}")
+    return mean._replace(pooled=fmean(pooled) if pooled else None, interval=between)
+
+
+def _round(summary: Values) -> float | None:
+    """The round that validation chose; None for the last one."""
+    best: float | None = summary["metrics"].get(f"{BEST}/round") or summary.get("chosen_round")
+    return best
 
 
 def joint_value(metrics: Metrics, metric: str) -> float | None:
-    """The mean over members of the joint model's test results in the round that validation chose, else in the last
+    """The mean over members of the global model's test results in the round that validation chose, else in the last
     one; on the global test set where members have no test examples."""
     for name in (f"{BEST}/local/{metric}", f"local/{metric}", f"{BEST}/global/{metric}", f"global/{metric}"):
         if metrics.get(name) is not None:

@@ -183,7 +183,7 @@ def describe_choices(choices: Sequence[ChosenSetting]) -> list[str]:
     notes = []
     if any(choice.tried > 1 for choice in choices):
         notes.append(
-            "For every algorithm the setting is chosen whose “best val”, the mean over seeds, is "
+            "For every algorithm the setting is chosen whose “validation, chosen round”, the mean over seeds, is "
             f"{'lowest' if lower(choices[0].metric) else 'highest'}; no test example has an influence."
         )
     at_edge: list[str] = []  # "fedavg with lr = 0.1"

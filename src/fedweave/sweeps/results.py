@@ -18,7 +18,17 @@ from fedweave.experiment.config import Config, flat
 from fedweave.experiment.runs.files import write
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, group_runs, read_runs
 from fedweave.metrics import selection
-from fedweave.metrics.selection import PLAIN, title_of
+from fedweave.metrics.selection import (
+    ALL_EXAMPLES,
+    BEST,
+    CHOSEN_ROUND,
+    LAST_ROUND,
+    MEMBER_MEAN,
+    PLAIN,
+    WORDS_OF_PLACES,
+    WORST_MEMBER,
+    title_of,
+)
 from fedweave.reports.cells import Cell, ResultTable, mean_cell, number
 from fedweave.reports.compare import headlines, over_conditions
 from fedweave.reports.conditions import Condition, conditions, settings_text
@@ -37,29 +47,28 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COLUMNS = {
-    "best_val/val/{}": "best val",
-    "best_val/local/{}": "test then",
-    "global/{}": "final global test",
-    "local/{}": "final local test",
-    "fairness/worst_{}": "worst client",
-    "shelf/local/{}": "alone, shelf",
-    "shelf_joint/local/{}": "shelf, joint columns",
+    f"{BEST}/val/{{}}": f"validation, {CHOSEN_ROUND}",
+    f"{BEST}/local/{{}}": f"{MEMBER_MEAN}, {CHOSEN_ROUND}",
+    "global/{}": f"{ALL_EXAMPLES}, {LAST_ROUND}",
+    "local/{}": f"{MEMBER_MEAN}, {LAST_ROUND}",
+    "fairness/worst_{}": WORST_MEMBER,
+    "alone/local/{}": WORDS_OF_PLACES["alone"],
+    "shelf/local/{}": WORDS_OF_PLACES["shelf"],
+    "shelf_joint/local/{}": WORDS_OF_PLACES["shelf_joint/local"],
 }
 OF_POSITIVE = {  # additional columns if the selection metric is of a positive class
-    "best_val/pooled/{}": "pooled then",
+    "best_val/pooled/{}": f"{WORDS_OF_PLACES['pooled']}, {CHOSEN_ROUND}",
     "best_val/pooled/recall_at_1": "recall at 1 %",
     "best_val/pooled/recall": "recall at threshold",
 }
 WITHOUT_COMMON_METRIC = {
-    "pooled/auc": "pooled AUC",
-    "within/auc": "AUC within members",
+    "pooled/auc": f"AUC, {WORDS_OF_PLACES['pooled']}",
+    "within/auc": f"AUC, {WORDS_OF_PLACES['within']}",
     "global/macro_f1": "macro F1",
 }
 NOTE = (
-    "{}, mean ± standard deviation over seeds. Choose settings by “best val”, the mean over clients of the "
-    "validation {} in the round where it is best; “test then” is the mean over clients on test examples in that "
-    "round. “Final” is after the last round, with `patience` after that best round: global, the mean over clients, and "
-    "the client with the worst result."
+    "{}, mean ± standard deviation over seeds, on test examples. Choose settings by “validation, chosen round”: the "
+    "member mean of the validation {} in the round where it is best. With `patience` the last round is that round, too."
 )
 NOTE_WITHOUT_COMMON_METRIC = (
     "The runs have different selection metrics ([evaluation] metric), so no setting can be chosen among them."

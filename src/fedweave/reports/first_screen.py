@@ -1,0 +1,280 @@
+"""The first screen of a page about one run: the verdict, tiles of the main numbers, a table of metrics by place."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from rich.filesize import decimal
+
+from fedweave.accounts.compliance import Disclosure
+from fedweave.accounts.verdict import Verdict, short, signed
+from fedweave.core.text import counted
+from fedweave.core.types import EVALUATION, FRAMING, TRAINING
+from fedweave.experiment.runs.reading import BY_FEATURES, Run
+from fedweave.metrics.selection import (
+    ALL_EXAMPLES,
+    ALONE,
+    BESIDE,
+    BEST,
+    CHOSEN_ROUND,
+    CROSSING,
+    LAST_ROUND,
+    MEMBER_MEAN,
+    OF_RANKS,
+    PLAIN,
+    REFERENCE,
+    RMSE,
+    RMSE_OF_MEAN,
+    SHELF,
+    SHELF_JOINT,
+    WORDS_OF_PLACES,
+    WORST_MEMBER,
+    lower,
+    rank,
+    title_of,
+)
+from fedweave.reports.cells import NONE, Cell, ResultTable
+from fedweave.reports.gains import baseline_algorithm
+from fedweave.reports.members import ServedMember, member_results, wilson
+from fedweave.reports.notes import GLOBAL_TEST
+from fedweave.reports.paired import MIN_SEEDS, interval
+from fedweave.reports.verdict import TRAIN_ALONE, joint_value, verdict_of
+
+MAX_NAMED = 3  # members, or messages, that a tile names
+_PURPOSES = {TRAINING: "left", EVALUATION: "for scores"}
+_ALONE = (f"{ALONE}/local", f"{SHELF}/local", f"{SHELF_JOINT}/local", f"{SHELF}/pooled")
+
+
+class Tile(NamedTuple):
+    """A number that a reader sees first, with its title and what there is to know about it."""
+
+    title: str
+    value: str
+    notes: tuple[str, ...]
+
+
+class FirstScreen(NamedTuple):
+    """What a page about one run begins with. sign: of the verdict, 1 where joining pays, -1 where it costs."""
+
+    verdict: str
+    sign: int
+    tiles: tuple[Tile, ...]
+    table: ResultTable
+
+
+def first_screen(run: Run, disclosure: Disclosure) -> FirstScreen:
+    """The first screen of a run; disclosure: what its ledger adds up to."""
+    verdict = verdict_of(run.summary, run.metrics)
+    members = member_results(run, verdict)
+    tiles = (
+        _result_tile(run, members),
+        _joining_tile(run, verdict, members),
+        _worst_tile(run, members),
+        _privacy_tile(disclosure),
+        _cost_tile(run),
+    )
+    sentence = _sentence_without(run) if verdict is None else verdict.sentence
+    return FirstScreen(sentence, 0 if verdict is None else verdict.sign, tiles, places_table(run, members))
+
+
+def _sentence_without(run: Run) -> str:
+    """The result, where no member is known to have learned alone."""
+    metric = run.selection_metric
+    value = joint_value(run.summary["metrics"], metric)
+    result = f"{title_of(metric)} {short(value)}" if value is not None else f"no {title_of(metric)} was measured"
+    result = result[0].upper() + result[1:]
+    if run.summary["algorithm"] in TRAIN_ALONE:
+        return f"{result} ({MEMBER_MEAN}): every member trains alone, and other runs are compared with this one."
+    also = baseline_algorithm(run)
+    return f"{result} ({MEMBER_MEAN}). Whether joining pays is not measured: also run `{also}` with the same seed."
+
+
+def _of_round(run: Run, members: Sequence[ServedMember]) -> str:
+    """The round that the numbers of members are of."""
+    best = run.summary["metrics"].get(f"{BEST}/round") or run.summary.get("chosen_round")
+    return f"{LAST_ROUND} {run.last_evaluation:,}" if best is None or not members else f"{CHOSEN_ROUND} {best:,.0f}"
+
+
+def _at_best(run: Run, name: str) -> float | None:
+    """A number of a summary in the round that validation chose, else in the last one."""
+    metrics = run.summary["metrics"]
+    value: float | None = metrics.get(f"{BEST}/{name}")
+    return metrics.get(name) if value is None else value
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"95 %: {short(low)} to {short(high)}"
+
+
+def _member_mean(run: Run, members: Sequence[ServedMember]) -> str:
+    """The member mean, with its interval by Student's t; "" where it is not known."""
+    mean = _at_best(run, f"local/{run.selection_metric}")
+    low, high = interval([one.value for one in members])
+    if mean is None or low is None or high is None or low == high or len(members) < MIN_SEEDS:
+        return "" if mean is None else f"{MEMBER_MEAN} {short(mean)}"
+    if all(0 <= one.value <= 1 for one in members):  # of shares, and what is no larger
+        low, high = max(0.0, low), min(1.0, high)
+    return f"{MEMBER_MEAN} {short(mean)} ({_ends(low, high)})"
+
+
+def _result_tile(run: Run, members: Sequence[ServedMember]) -> Tile:
+    """The result with its interval: over test examples where that is known, else over members."""
+    metric, size = run.selection_metric, run.summary.get(GLOBAL_TEST)
+    title = f"{title_of(metric)[0].upper()}{title_of(metric)[1:]}"
+    pooled, low, high = (_at_best(run, f"pooled/{metric}{end}") for end in ("", "_low", "_high"))
+    on_all, mean, when = _at_best(run, f"global/{metric}"), _member_mean(run, members), _of_round(run, members)
+    if pooled is not None and low is not None:
+        notes = (_ends(low, high), mean, when)
+        return Tile(f"{title}, {WORDS_OF_PLACES['pooled']}", short(pooled), notes)
+    if on_all is None:
+        value = _at_best(run, f"local/{metric}")
+        return Tile(f"{title}, {MEMBER_MEAN}", NONE if value is None else short(value), (mean, when))
+    examples = size or _examples(run, members)
+    between = _ends(*wilson(on_all, examples)) if metric == PLAIN and examples else ""
+    tested = f"{counted(examples, 'test example')}, " if examples else ""
+    return Tile(
+        f"{title}, {'global test set' if size else ALL_EXAMPLES}", short(on_all), (between, mean, tested + when)
+    )
+
+
+def _examples(run: Run, members: Sequence[ServedMember]) -> int:
+    """The number of members' test examples; parties with columns of the same nodes have the same ones."""
+    sizes = [one.examples or 0 for one in members]
+    same = run.section("partition").get("name") in BY_FEATURES
+    return max(sizes, default=0) if same else sum(sizes)
+
+
+def _joining_tile(run: Run, verdict: Verdict | None, members: Sequence[ServedMember]) -> Tile:
+    """What joining adds to the best that members reach alone."""
+    if verdict is None:
+        alone = run.summary["algorithm"] in TRAIN_ALONE
+        why = "every member trains alone" if alone else f"not measured: also run {baseline_algorithm(run)}"
+        return Tile("Joining against alone", NONE, (why,))
+    how, best = verdict.strongest
+    texts = [f"{WORDS_OF_PLACES[one]} {short(value)}" for one, value in verdict.alone.items()]
+    if verdict.pooled is not None:
+        texts[-1] += f" ({WORDS_OF_PLACES[f'{SHELF}/pooled']}, {short(verdict.pooled)})"
+    between = "too few members for an interval"
+    if verdict.interval is not None:
+        low, high, _ = verdict.interval
+        between = f"95 %: {signed(low)} to {signed(high)}"
+    change = signed(rank(run.selection_metric, verdict.joint) - rank(run.selection_metric, best))
+    if lower(run.selection_metric):
+        texts.append("positive is better")
+    return Tile(f"Joining against {WORDS_OF_PLACES[how]}", change, (between, ", ".join(texts), *_gains(members)))
+
+
+def _gains(members: Sequence[ServedMember]) -> tuple[str, ...]:
+    changes = [one.change for one in members if one.change is not None]
+    if not changes:
+        return ()
+    return (f"{sum(change > 0 for change in changes):,} of {counted(len(changes), 'member')} gain",)
+
+
+def _worst_tile(run: Run, members: Sequence[ServedMember]) -> Tile:
+    """The member that the model serves worst, and those that lose by joining."""
+    title = WORST_MEMBER[0].upper() + WORST_MEMBER[1:]
+    if not members:
+        return Tile(title, NONE, ("no results of single members are known",))
+    worst = members[0]
+    examples = "" if worst.examples is None else f", {counted(worst.examples, 'example')}"
+    losing = sorted(
+        (one for one in members if one.change is not None and one.change < 0), key=lambda one: one.change or 0
+    )
+    notes = [f"{worst.name}{examples}", _ends(worst.low, worst.high)]
+    if losing:
+        names = [f"{one.name} ({signed(one.change or 0)})" for one in losing[:MAX_NAMED]]
+        more = f" and {len(losing) - MAX_NAMED:,} more" if len(losing) > MAX_NAMED else ""
+        notes.append(f"{'loses' if len(losing) == 1 else 'lose'} by joining: {', '.join(names)}{more}")
+    elif any(one.change is not None for one in members):
+        notes.append("no member loses by joining")
+    return Tile(title, short(worst.value), tuple(notes))
+
+
+def _privacy_tile(disclosure: Disclosure) -> Tile:
+    """What left the members, and the largest ε that is known."""
+    sent = dict[str, dict[str, None]]()  # {purpose: what a receiver learns in training, else the parts of messages}
+    for flow in disclosure.flows:
+        if flow.direction != "down" and flow.key != FRAMING:
+            what = flow.reveals if flow.purpose == TRAINING and flow.reveals else flow.key.partition("/")[0]
+            sent.setdefault("also" if flow.purpose not in _PURPOSES else flow.purpose, {})[what] = None
+    texts = []
+    for purpose, words in {**_PURPOSES, "also": "also"}.items():
+        left = [*sent.get(purpose, {})]
+        if left:
+            more = f" and {len(left) - MAX_NAMED:,} more" if len(left) > MAX_NAMED else ""
+            texts.append(f"{words}: {'; '.join(left[:MAX_NAMED])}{more}")
+    bounds = [bound for _, bound in disclosure.costs]
+    if not bounds:
+        return Tile("Privacy", "no noise", tuple(texts))
+    largest = max(bounds, key=lambda bound: bound.epsilon)
+    return Tile("Privacy", f"ε ≤ {largest.epsilon:.3g}", (f"per {largest.per}, of the member with the most", *texts))
+
+
+def _cost_tile(run: Run) -> Tile:
+    """Bytes and time."""
+    summary, members = run.summary, max(1, int(run.summary["clients"]))
+    sent, received = summary["bytes_up"] + summary.get("bytes_peer", 0), summary["bytes_down"]
+    notes = [f"sent by each member; received {decimal(received // members)}"]
+    if sent + received:
+        notes.append(f"{summary.get('bytes_evaluation', 0) / (sent + received):.0%} of both for scores")
+    if "seconds" in summary:
+        notes.append(f"{summary['seconds']:.1f} s, {summary['seconds_per_round']:.2g} s a round")
+    return Tile("Cost", decimal(sent // members), tuple(notes))
+
+
+def places_table(run: Run, members: Sequence[ServedMember]) -> ResultTable:
+    """A row for each main metric, and a column for each place that has one: all examples, member mean, worst member,
+    and what members reach alone. The selection metric is of the chosen round, and of the last one below it."""
+    summary, metrics, metric = run.summary, run.summary["metrics"], run.selection_metric
+    size, chosen, best = summary.get(GLOBAL_TEST), summary.get("chosen_round"), metrics.get(f"{BEST}/round")
+    heads = {f"{place}": WORDS_OF_PLACES[place] for place in ("global", "local")}
+    if size:  # then "global" is of the global test set, which no member has
+        heads = {"global": f"global test set ({size:,})", "pooled": ALL_EXAMPLES, "local": MEMBER_MEAN}
+    alone = {place: WORDS_OF_PLACES[place] for place in _ALONE}
+    rows = list[tuple[str, dict[str, Cell]]]()
+
+    def add(
+        title: str, name: str, values: Mapping[str, float | None], prefix: str = "", with_alone: bool = True
+    ) -> None:
+        cells = {head: _cell(values.get(f"{prefix}{place}/{name}")) for place, head in heads.items()}
+        if with_alone:
+            cells |= {head: _cell(values.get(f"{place}/{name}")) for place, head in alone.items()}
+        if any(cell.text for cell in cells.values()):
+            rows.append((title, cells))
+
+    # 1. The selection metric in the chosen round and in the last one; its constant prediction.
+    title, number = title_of(metric), chosen or best
+    is_last = number in (None, run.last_evaluation)
+    when = f"{LAST_ROUND} {run.last_evaluation:,}" if number is None else f"{CHOSEN_ROUND} {number:,.0f}"
+    add(f"{title}, {when}", metric, metrics, f"{BEST}/" if chosen is None and best is not None else "")
+    if rows and members:
+        rows[0][1][WORST_MEMBER] = Cell(short(members[0].value), repr(members[0].value), members[0].name)
+    if not is_last:
+        last = f"{title}, {LAST_ROUND} {run.last_evaluation:,}"
+        add(last, metric, run.last_metrics or metrics, with_alone=False)
+    value, low, high = (_at_best(run, f"pooled/{metric}{end}") for end in ("", "_low", "_high"))
+    if value is not None and not size:
+        note = "" if low is None or high is None else f"{short(low)} to {short(high)}"
+        rows.append((f"{title}, {WORDS_OF_PLACES['pooled']}", {ALL_EXAMPLES: Cell(short(value), repr(value), note)}))
+    constant = {PLAIN: ("majority", "the most frequent class"), RMSE: (RMSE_OF_MEAN, "the training mean")}.get(metric)
+    if constant is not None:
+        add(constant[1], constant[0], metrics)
+
+    for key in metrics:  # scores of links without a model, and links between members
+        kind, _, name = key.rpartition("/")
+        if name == metric and (kind == CROSSING or kind.startswith(f"{REFERENCE}/")):
+            words = WORDS_OF_PLACES[CROSSING] if kind == CROSSING else kind.partition("/")[2].replace("_", " ")
+            rows.append((f"{title}, {words}", {heads["global"]: _cell(metrics[key])}))
+
+    # 2. What else describes the result.
+    for name in ("hits_at_10", "auc", "average_precision") if metric in OF_RANKS else (*BESIDE, "loss"):
+        if name != metric:
+            add(title_of(name), name, metrics)
+    columns = [*heads.values(), WORST_MEMBER, *alone.values()]
+    shown = [head for head in columns if any(cells.get(head, Cell("")).text for _, cells in rows)]
+    table = [(Cell(name), *(cells.get(head, Cell("")) for head in shown)) for name, cells in rows]
+    return ResultTable(("", *shown), tuple(table))
+
+
+def _cell(value: float | None) -> Cell:
+    return Cell("") if value is None else Cell(short(value), repr(value))
