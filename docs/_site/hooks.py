@@ -13,7 +13,7 @@ import papers
 import promises
 import reference
 import search
-import sites
+import site_settings
 import tutorials
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -37,7 +37,7 @@ _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
     pages = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in ELSEWHERE.items()}
-    pages |= reference.pages() | sites.pages() | promises.pages() | algorithms.pages()
+    pages |= reference.pages() | site_settings.pages() | promises.pages() | algorithms.pages()
     pages |= papers.pages() | _tutorials()
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))

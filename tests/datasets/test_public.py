@@ -309,7 +309,7 @@ def test_reddit_is_read_like_the_others_but_no_thinned_version_of_it(
     assert data.public.sum(1).tolist() == [1, 0, 1]
     np.testing.assert_array_equal(dense(data.x), [[1, 0, 0, 0, 0, 0], [0, 2, 2, 0, 0, 0]])
     (tmp_path / "reddit.npz").unlink()
-    with refusal("data.nowhere", "-format", "reddit.npz"):
+    with refusal("data.nowhere", "data-public.md", "reddit.npz"):
         load("reddit")
 
 

@@ -219,12 +219,12 @@ def test_a_run_that_goes_on_chooses_the_same_round() -> None:
 def run_links(directory: Path, ranks: str, stop: int = 0) -> dict[str, Any]:
     """What a run's files have; stop: the round after which it is interrupted and goes on."""
     config = resolve({
-        "seed": 3,
+        "seed": 2,
         "rounds": ROUNDS,
         "data": {"name": "synthetic", "task": "links", "nodes": 200, "features": 8, "rank_negatives": 10},
         "partition": {"name": "random", "clients": 3},
         "model": {"hidden": 8},
-        "algorithm": {"local_steps": 1, "lr": 0.02},
+        "algorithm": {"local_steps": 1, "lr": 0.1},
         "engine": {"checkpoint_seconds": 100.0, "threads": 1},
         "evaluation": {"metric": "mrr", "ranks": ranks, "shelf": False, "alone": False},
     })  # fmt: skip

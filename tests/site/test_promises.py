@@ -33,7 +33,7 @@ def test_every_guarantee_has_tests_that_exist(promises: ModuleType) -> None:
 
 
 def test_the_page_of_site_toml_has_every_setting_with_a_meaning() -> None:
-    page = module("sites").pages()["reference/site.md"]
+    page = module("site_settings").pages()["reference/site.md"]
     for kind in (SiteData, Rules, About):
         rows = {one.name: re.search(rf"^\| `{one.name}` \|.*\| (.*) \|$", page, re.MULTILINE) for one in fields(kind)}
         assert [name for name, row in rows.items() if row is None or not row[1].strip()] == []

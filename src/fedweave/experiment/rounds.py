@@ -348,7 +348,7 @@ class _Evaluator:
         examples = self.fed.example_outputs(self.algorithm.net, w, self.fed.evaluated_clients or self.fed.clients)
         if examples is None:
             return {}
-        return pooled_examples(examples, alarm, share, int(self.fed.key("pooled intervals")) & (2**63 - 1))
+        return pooled_examples(examples, alarm, share)
 
 
 def _is_first(before: Mapping[str, float]) -> bool:

@@ -59,15 +59,13 @@ def split_examples(outputs: Tensor, y: Tensor, masks: Tensor) -> list[Tree]:
     return [{"logits": logits, "y": truth, "masks": split.T} for logits, truth, split in zip(*columns, strict=True)]
 
 
-def pooled_examples(
-    clients: Sequence[Tree], alarm: Alarm | None = None, share: float = 0.0, seed: int = 0
-) -> dict[str, np.ndarray]:
+def pooled_examples(clients: Sequence[Tree], alarm: Alarm | None = None, share: float = 0.0) -> dict[str, np.ndarray]:
     """Metrics of one model on the train, val and test examples of all clients together, float64 [3] each.
 
     "pooled/auc", NaN where a split lacks positives or negatives; an example that two clients hold counts twice. With an
     `alarm` and two classes also the metrics of `scores`, from the "pooled/threshold" on, which validation examples
     decide; and of test examples "pooled/auc_low", "pooled/auc_high" and those of the average precision, the ends of
-    95 % intervals (`score_intervals`), for which `seed` draws. For several labels also "pooled/average_precision". For
+    95 % intervals (`score_intervals`). For several labels also "pooled/average_precision". For
     numbers "pooled/spearman" and, with a `share`, the `intervals` that cover this share of examples. clients:
     `example_outputs` of each client."""
     target = kind_of(clients[0]["y"])
@@ -105,7 +103,7 @@ def pooled_examples(
         pooled[f"{POOLED}/threshold"] = np.full(len(rows), at)
         test = host_masks[TEST]
         found = {"auc": delong(margin[test], truth[test])}
-        found["average_precision"] = average_precision_interval(margin[test], truth[test], seed)
+        found["average_precision"] = average_precision_interval(margin[test], truth[test])
         for name, ends in found.items():
             for end, value in zip(("low", "high"), ends, strict=True):
                 pooled[f"{POOLED}/{name}_{end}"] = np.array([math.nan, math.nan, value])

@@ -31,7 +31,7 @@ def delong(score: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
     return max(0.0, area - half), min(1.0, area + half)
 
 
-def average_precision_interval(score: np.ndarray, truth: np.ndarray, seed: int) -> tuple[float, float]:
+def average_precision_interval(score: np.ndarray, truth: np.ndarray, seed: int = 0) -> tuple[float, float]:
     """The interval of the average precision: percentiles over examples drawn with replacement, of which few replicates
     are made for very many examples; NaN without positives.
 
