@@ -195,7 +195,7 @@ class ClientsMissing(FedweaveError):
             texts = [f"{listed(them)} ({len(them):,}): {reason}" for reason, them in clients_by_reason.items()]
             reasons = listed(texts, "; ")
         if len(missing) == called and all(NOT_FINITE in reason for reason in missing.values()):
-            summary = "training diverged at every client, or what a part computes is no number"
+            summary = "training diverged at every client, or what a part computes is not a number"
             super().__init__(f"step {step!r}: {summary}. {reasons}. {_CALMER}")
             return
         remedy = (

@@ -295,7 +295,7 @@ class FGGP:
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients train on drawn edges, too",
         "training_lowers_the_loss": "centers answer, which no loss trains",
-        "a_client_without_training_examples_keeps_what_it_receives": "with centers, which are no part of what trains",
+        "a_client_without_training_examples_keeps_what_it_receives": "with centers, which are not part of what trains",
     }
     test_settings: ClassVar[Record] = {"width": 8, "near": 2, "lr": 0.02}
 

@@ -56,7 +56,9 @@ class Preset:
     def __post_init__(self) -> None:
         if not dataclasses.is_dataclass(self.paper):
             name = getattr(self.paper, "__name__", self.paper)
-            raise TypeError(f"{name} is no dataclass: write @dataclass(frozen=True) between @preset and class {name}")
+            raise TypeError(
+                f"{name} is not a dataclass: write @dataclass(frozen=True) between @preset and class {name}"
+            )
 
     def __repr__(self) -> str:
         defaults = {name: default_of(field) for name, field in _fields(self.paper).items()}

@@ -36,7 +36,7 @@ def infer_membership(run: Trained) -> list[Inferred]:
     for client, w in chosen_models(run, None, "personal").items():
         graph = graphs[client].to("cpu")
         if graph.pairs is None:
-            raise ValueError(f"the examples of {client} are no links")
+            raise ValueError(f"the examples of {client} are not links")
         bare = graph_like(graph, graph_arrays(graph)._replace(edges=np.empty((2, 0), np.int64), edge_attrs=None))
         link = (graph.y == 1) & graph.masks[[TRAIN, TEST]].any(0) & (graph.pairs[RELATION] >= 0)  # [pairs]
         truths.append(graph.masks[TRAIN][link].numpy())

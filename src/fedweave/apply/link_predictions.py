@@ -59,7 +59,7 @@ def _note_similar_names(names: Sequence[str], known: Sequence[str], path: Path) 
     for name, at in zip(unknown, positions(unknown, known).tolist(), strict=True):
         hint = index.hint(name) if at < 0 else ""
         if hint:
-            hints.append(f"{name!r} is no node{hint}")
+            hints.append(f"{name!r} is not a node{hint}")
     if hints:
         more = f"; so are {len(hints) - 1:,} more" if len(hints) > 1 else ""
         _LOG.warning("note: %s: %s%s", path, hints[0], more)
@@ -94,7 +94,7 @@ class PairsToScore(NamedTuple):
     relation: np.ndarray
 
     def among(self, ends: np.ndarray, nodes: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """int64 [k], which pairs have both ends among the names `ends` ("" is no name), and int64 [3, k], their numbers
+        """int64 [k], which pairs have both ends among the names `ends` ("" is not a name), and int64 [3, k], their numbers
         and relations. nodes: at least one end is among the first `nodes` names; None is all."""
         names = [name or None for name in ends.tolist()]
         places = np.stack([positions(end, names) for end in (self.source, self.target)])  # [2, m], -1 for none

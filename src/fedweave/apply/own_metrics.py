@@ -66,7 +66,7 @@ def load_metric(name: str) -> Metric:
             )
         value = functions[name]
     if not callable(value):
-        raise ConfigError(f"--metric {name}: it is no function (y, p) -> number.")
+        raise ConfigError(f"--metric {name}: it is not a function (y, p) -> number.")
     result: Metric = value
     return result
 

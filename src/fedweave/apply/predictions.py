@@ -102,7 +102,7 @@ def links_table(
     """The rows of `predict_links` for one client; probability: of the two classes of its examples, [e, 2]. names: of
     its nodes. relations: their names, if there are several."""
     if graph.pairs is None:
-        raise ValueError(f"the examples of {client} are no links")
+        raise ValueError(f"the examples of {client} are not links")
     rows = torch.nonzero((graph.y >= 0) & (graph.pairs[RELATION] >= 0))[:, 0]
     pairs, y = graph.pairs[:, rows], graph.y[rows].numpy()  # [3, links], [links]
     predicted = Predicted(client, probability[rows], np.arange(len(rows)), graph.masks[:, rows].numpy())

@@ -20,7 +20,7 @@ from fedweave.experiment.runs.files import CONFIG
 from fedweave.experiment.runs.trained import finished_config
 
 TOLERANCE = 1e-4  # of the score, or of a number's scale: what rounding may differ by
-ROUNDING = 1e-6  # effects that are no larger are no reasons
+ROUNDING = 1e-6  # effects that are no larger are not reasons
 
 
 def explain(

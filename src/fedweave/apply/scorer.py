@@ -424,7 +424,7 @@ def scorer_at(place: Path, model: str | None = None, client: str | None = None, 
 
 
 def scorer_file(place: Path) -> Path:
-    """The scorer's file at a `place` that is no run's folder of a simulation; see `scorer_at`.
+    """The scorer's file at a `place` that is not a run's folder of a simulation; see `scorer_at`.
 
     Raises:
         UserError: there is none.

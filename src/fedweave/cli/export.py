@@ -114,7 +114,7 @@ def write_export(
             write(folder / file, lambda at, content=content: at.write(content))  # type: ignore[misc]
         if model_source.scorer is not None:
             model_source.scorer.save(folder / SCORER)
-    except BaseException:  # what is there of it is no export
+    except BaseException:  # what is there of it is not an export
         shutil.rmtree(folder)
         raise
     typer.echo(f"{model_source.which} model: {folder}")

@@ -305,7 +305,7 @@ def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
         raise Broken(f"{misplaced} are steps of the evaluation, but are run to train")
     missing = [name for name in scores if not is_step(getattr(algorithm, name))]
     if missing:
-        raise Broken(f"`capabilities` names {missing}, which are no steps")
+        raise Broken(f"`capabilities` names {missing}, which are not steps")
     if capabilities(algorithm).predicts != (type(algorithm).predict is not Algorithm.predict):
         raise Broken("`capabilities.predicts` is not whether it has `predict`")
     if capabilities(algorithm).predicts:

@@ -302,7 +302,7 @@ def recording_obstacle(method: Callable[..., object]) -> str:
     """Why an algorithm's `round` or `evaluate` runs as written each time; "" if it may be recorded as a whole."""
     algorithm = getattr(method, "__self__", None)
     if not isinstance(algorithm, Algorithm):
-        return "it is no method of an algorithm"
+        return "it is not a method of an algorithm"
     parts = (algorithm, *algorithm.composed.values())
     silent = [type(part).__name__ for part in parts if not is_recorded(part)]
     varying = [type(part).__name__ for part in parts if part.rounds_vary]
@@ -335,7 +335,7 @@ def give_defaults(kind: type) -> None:
     missing = [name for name in sorted(Algorithm.__abstractmethods__) if not hasattr(kind, name)]
     if missing:
         raise UserError(
-            f"{kind.__name__} is no algorithm: it has no {', '.join(missing)}. Derive a frozen dataclass from "
+            f"{kind.__name__} is not an algorithm: it has no {', '.join(missing)}. Derive a frozen dataclass from "
             "fedweave.core.algorithm.Algorithm, and give an object of it.",
             code="user.no-algorithm",
         )

@@ -140,7 +140,7 @@ class EdgeList:
 
     def _of_examples(self, kind: str) -> sp.csr_matrix:
         if self.edge_attrs is None or not self.edge_attrs.examples:
-            raise ValueError("the examples are no edges; choose [data] task = 'edges', or a model without `on_edges`")
+            raise ValueError("the examples are not edges; choose [data] task = 'edges', or a model without `on_edges`")
         dtype = np.float32 if self.weight is None else self.weight.dtype
         if kind == edge_attributes.EXAMPLE_FEATURES:
             return self.messages.of_examples(self.examples)

@@ -96,7 +96,7 @@ class Sends:
     def __post_init__(self) -> None:
         for mechanism in self.mechanisms:
             if type(mechanism) not in KINDS.values():
-                raise TypeError(f"{mechanism!r} is no mechanism; take one of fedweave.core.mechanism")
+                raise TypeError(f"{mechanism!r} is not a mechanism; take one of fedweave.core.mechanism")
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:

@@ -249,7 +249,7 @@ def read_applied(text: str) -> Applied:
             raise ValueError("it is not {key, mechanisms}")
         key, listed = record["key"], record["mechanisms"]
         if not isinstance(key, str) or not isinstance(listed, list) or not listed:
-            raise ValueError("its key is no word, or its mechanisms are no list")
+            raise ValueError("its key is not a word, or its mechanisms are not a list")
         return Applied(key, tuple(map(_mechanism, listed)))
     except (ValueError, TypeError, RecursionError) as error:
         raise FedweaveError(
@@ -295,7 +295,7 @@ def release_of(mechanism: Mechanism) -> str:
 
 def _mechanism(record: object) -> Mechanism:
     if not isinstance(record, dict):
-        raise ValueError(f"{record!r} is no mechanism")
+        raise ValueError(f"{record!r} is not a mechanism")
     fields = dict(record)
     kind = fields.pop("kind", None)
     if kind not in KINDS:

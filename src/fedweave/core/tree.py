@@ -159,7 +159,7 @@ def unravel(vector: Tensor, like: Tree) -> Tree:
     flat = dict(leaves(like))
     sizes = {path: math.prod(flat[path].shape) for path in sorted(flat)}
     if vector.shape[-1:] != (sum(sizes.values()),):
-        raise ValueError(f"a vector of shape {list(vector.shape)} is no tree of {sum(sizes.values())} elements")
+        raise ValueError(f"a vector of shape {list(vector.shape)} is not a tree of {sum(sizes.values())} elements")
     cut = dict(zip(sizes, vector.split(list(sizes.values()), -1), strict=True)) if sizes else {}
     rows = vector.shape[:-1]
     return nest({path: cut[path].reshape((*rows, *leaf.shape)).to(leaf.dtype) for path, leaf in flat.items()})
@@ -222,7 +222,7 @@ def encode(tree: Tree) -> bytes:
 
 
 def wire_form(tree: Tree) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What `encode` writes: {path: a tensor on the host}, and {path: the kind} of leaves that are no dense tensors.
+    """What `encode` writes: {path: a tensor on the host}, and {path: the kind} of leaves that are not dense tensors.
 
     Raises:
         ReplyRefused: the tree may not cross a boundary.

@@ -141,7 +141,7 @@ def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
     """Refuse a meaning that no column has, and names that are given twice."""
     for meaning in columns:
         if meaning not in MEANINGS:
-            message = f"data.columns: {meaning!r} is no meaning of a column; name columns for {', '.join(MEANINGS)}."
+            message = f"data.columns: {meaning!r} is not a meaning of a column; name columns for {', '.join(MEANINGS)}."
             raise ConfigError(message, code="config.unknown-key")
     names = [*columns.values(), *ignore]
     for name in names:

@@ -261,7 +261,7 @@ def ends_of(
         numbers = places(cells, ids)
         missing = numbers.is_null().to_numpy(False)
         with faults:
-            describe = lambda row: f"{name} {cells[row].as_py()!r} is no node{known.hint(cells[row].as_py())}"  # noqa: B023, E731
+            describe = lambda row: f"{name} {cells[row].as_py()!r} is not a node{known.hint(cells[row].as_py())}"  # noqa: B023, E731
             refuse_rows(edges, missing, describe, remedy)
         ends.append(numbers.fill_null(-1 - len(ends)).to_numpy(zero_copy_only=False))
     is_loop = ends[0] == ends[1]

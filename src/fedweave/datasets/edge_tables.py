@@ -132,7 +132,7 @@ def times_of(table: Table, column: str) -> np.ndarray:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             cells = _dates(table, column, cells)
         else:
-            what = f"time {column!r} is no finite number"
+            what = f"time {column!r} is not a finite number"
             refuse_rows(table, ~np.isfinite(times), lambda row: what, "Correct it, or remove the row.")
             return times
     if pa.types.is_date(cells.type):

@@ -50,7 +50,7 @@ def refuse_several(table: Table, key: str) -> None:
         if re.match(SEVERAL, name) or (len(parts) > 1 and names.issuperset(parts)):
             several.append(name)
     remedy = f"If such cells are names, list all of them in data.{key}."
-    if key == "labels":  # of the examples; labels of nodes and edges of small graphs are no targets
+    if key == "labels":  # of the examples; labels of nodes and edges of small graphs are not targets
         columns = "a column of its own, 1 or 0, and set data.target = 'labels' and data.targets to these columns"
         remedy = f"Give each label {columns}. {remedy}"
     bad = np.asarray(pc.is_in(cells, pa.array(several, pa.string())))

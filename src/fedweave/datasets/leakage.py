@@ -64,7 +64,7 @@ def refuse_group_columns(x: Matrix, sensitive: np.ndarray | None, names: Sequenc
         name = repr(names[columns[0]]) if names else str(columns[0])
         what = f"the feature column {name} equals the sensitive attribute (sens)"
         remedy = (
-            "Remove it: the sensitive attribute is no input of a model. To train on it all the same, set [data] "
+            "Remove it: the sensitive attribute is not an input of a model. To train on it all the same, set [data] "
             "sens_feature = true."
         )
         refuse(where, what, remedy, "sens-repeated")

@@ -97,7 +97,7 @@ def by_relation(data: Dataset) -> Dataset:
     takes and a file holds."""
     attributes, links = data.edge_attrs, data.links
     if attributes is None or links is None:
-        raise ValueError(f"the examples of {data.name} are no links")
+        raise ValueError(f"the examples of {data.name} are not links")
     y = np.zeros(attributes.total, np.int64) if attributes.y is None else attributes.y
     names = links.relations
     return replace(
@@ -128,7 +128,7 @@ def _unique_links(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str
     if loops:
         tested = f" ({np.count_nonzero(split[loop] == TEST + 1):,} of them to test)" if has_splits else ""
         notes.append(
-            f"{loops:,} edges that join a node with itself{tested} are no examples; with directed = true they are"
+            f"{loops:,} edges that join a node with itself{tested} are not examples; with directed = true they are"
         )
     repeats = attributes.total - loops - len(at)
     if repeats:

@@ -16,7 +16,7 @@ from fedweave.datasets.row_numbers import MIN_ROWS, row_numbers
 
 _LINE = 1e-9  # below 1, of the correlation of two columns that are a straight line
 _MAX_CELLS = 10**8  # of features that are looked at for that
-MIN_OF_CLASS = 5  # examples of a class from which on disjoint ranges of numbers are no chance
+MIN_OF_CLASS = 5  # examples of a class from which on disjoint ranges of numbers are not chance
 MAX_RATIO = 1000.0  # times the median column's largest number; of the public sets at hand none is beyond 12
 MAX_OF_EDGES = 100.0  # of features of edges; scaled ones are within about 30
 

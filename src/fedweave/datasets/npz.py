@@ -145,7 +145,9 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     except ValueError as error:
         if "pickle" not in str(error).lower():
             refuse(path, f"the file is truncated or damaged ({error})", retry)
-        refuse(path, f"the file holds pickled objects or is no archive ({error})", "fedweave never unpickles. " + retry)
+        refuse(
+            path, f"the file holds pickled objects or is not an archive ({error})", "fedweave never unpickles. " + retry
+        )
     except ARCHIVE_FAULTS as error:
         refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", retry)
 
@@ -274,7 +276,7 @@ def _features(arrays: dict[str, np.ndarray], path: Path) -> sp.csr_matrix:
     try:
         return sp.csr_matrix((values, indices, indptr), shape=shape)
     except (ValueError, OverflowError) as error:
-        what = f"x_data, x_indices, x_indptr and x_shape {shape} are no CSR matrix ({error})"
+        what = f"x_data, x_indices, x_indptr and x_shape {shape} are not a CSR matrix ({error})"
         refuse(path, what, "Write all four from one scipy.sparse.csr_matrix.")
 
 

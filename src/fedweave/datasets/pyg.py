@@ -228,7 +228,7 @@ def _features(graph: Any) -> Any:
     return np.ones((int(graph.num_nodes), 1), np.float32) if x is None else x
 
 
-_DRAWN = "pairs whose edge_label is 0 are not used: pairs that are no links are drawn (data.task)"
+_DRAWN = "pairs whose edge_label is 0 are not used: pairs that are not links are drawn (data.task)"
 _OF_NODES = ("y", *_MASKS, "sens", "edge_label", "edge_label_index")
 
 
@@ -260,7 +260,9 @@ def _merge_graphs(
         for key in sorted(arrays.keys() ^ template.keys()):
             refuse(where, f"it and graph 0 do not both have {key}", "Give it to all graphs, or to none.")
         if target.by_class and y.size != 1:
-            remedy = f"Give one class for each graph; a single graph with a class for each node is no list.{_MEASURED}"
+            remedy = (
+                f"Give one class for each graph; a single graph with a class for each node is not a list.{_MEASURED}"
+            )
             refuse(where, f"y has {y.size} values", remedy, "target")
         if not target.by_class:
             arrays["y"] = y.reshape(1, -1)

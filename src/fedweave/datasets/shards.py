@@ -177,7 +177,7 @@ class ShardFolder:
         """The folder at `path`; no shard is opened.
 
         Raises:
-            DataError: it is no folder of shards, of another version, or damaged.
+            DataError: it is not a folder of shards, of another version, or damaged.
         """
         file = path / MANIFEST
         if not file.is_file():

@@ -186,7 +186,7 @@ def _edges(path: Path, ids: np.ndarray) -> np.ndarray:
     try:
         pairs = np.loadtxt(path, np.int64, ndmin=2)
     except ValueError as error:
-        refuse(path, f"this is no table of whole numbers ({error})", "Give two user ids per line.")
+        refuse(path, f"this is not a table of whole numbers ({error})", "Give two user ids per line.")
     if pairs.size and pairs.shape[1] != 2:
         refuse(path, f"there are {pairs.shape[1]} numbers per line", "Give two user ids per line.")
     order = np.argsort(ids)

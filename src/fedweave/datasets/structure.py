@@ -54,7 +54,7 @@ def check_kinds(kinds: tuple[str, ...]) -> None:
 
 
 def _vectors(kind: str) -> int:
-    """K of "laplacian K"; 0 if it is no whole number."""
+    """K of "laplacian K"; 0 if it is not a whole number."""
     count = kind.removeprefix(LAPLACIAN).strip()
     return int(count) if count.isascii() and count.isdecimal() else 0
 

@@ -132,7 +132,7 @@ def layout_of(path: Path) -> CsvLayout:
     what = f"line {number}, {lines[-1].strip()!r}, begins with {mark}, as comments do"
     if all(re.match(NUMERIC, cell) for cell in re.split(r"\s+", " ".join(header).strip())):
         remedy = "Write a line with the columns' names, such as source,target, after it, and commas between all cells."
-        refuse(path, f"{what}, and the line after it is no header", remedy, "header")
+        refuse(path, f"{what}, and the line after it is not a header", remedy, "header")
     if len(last) == len(header) > 1 and not any(" " in cell for cell in last):
         remedy = f"If it is the header, write it without {mark}, split by commas; if not, leave it out."
         refuse(path, f"{what}, and it looks like the header", remedy, "header")

@@ -132,7 +132,7 @@ class Triples(Settings):
         """The triples of a text file. A first line with names of columns is a header."""
         line = first_line(path)
         if re.match(_STATEMENT, line):
-            what = "the file is N-Triples, where a dot ends each row, which is no part of the tail"
+            what = "the file is N-Triples, where a dot ends each row, which is not part of the tail"
             refuse(path, what, "Write head, relation and tail with tabs between them, without the dot.", "n-triples")
         names, words = line.split("\t"), {*TRIPLE, *(self.columns or {}).values()}.union(*WORDS.values())
         are_names = words.issuperset(name if name in words else name.strip().casefold() for name in names)

@@ -163,7 +163,7 @@ class Domains:
     def __post_init__(self) -> None:
         for name in self.sets:
             if name not in _KINDS:
-                message = f"[data] sets: {name!r} is no collection; choose of {', '.join(_KINDS)}."
+                message = f"[data] sets: {name!r} is not a collection; choose of {', '.join(_KINDS)}."
                 raise ConfigError(message, code="config.unknown-name")
         if len(self.sets) < 2 or len(set(self.sets)) < len(self.sets):
             raise ConfigError(f"[data] sets = {list(self.sets)}: name two or more, each once.", code="config.value")

@@ -362,7 +362,7 @@ def _parse(path: Path, text: bytes, kind: pa.DataType, columns: int | None, reme
     at = first(~whole.all(1))
     if at is not None:
         cell = numbers[at][~whole[at]][0]
-        refuse(path, f"line {at + 1}: {cell:.10g} is no whole number below 2^53", remedies[0], "line")
+        refuse(path, f"line {at + 1}: {cell:.10g} is not a whole number below 2^53", remedies[0], "line")
     return numbers.astype(np.int64)
 
 

@@ -68,7 +68,7 @@ class Messages:
         unknown = owners - set(known)
         if unknown:
             raise FedweaveError(
-                f"`each` of {step} names {sorted(unknown)}, which are no clients of this federation.", code="call.each"
+                f"`each` of {step} names {sorted(unknown)}, which are not clients of this federation.", code="call.each"
             )
         paths_of_clients = set[tuple[str, ...]]()
         for tree in self.each.values():

@@ -53,7 +53,7 @@ def client_graphs(
     rows = size_classes([len(part.nodes) for part in partition.parts])
     graphs = dict[str, Graph]()
 
-    if data.links is not None:  # each link comes with one drawn pair that is no link
+    if data.links is not None:  # each link comes with one drawn pair that is not a link
         extras = everywhere(finders, data, partition)
         client_data = list(shares(data, partition.parts))
         links = sample_ranks([links_of(share, member_links(partition, i)) for i, share in enumerate(client_data)])
@@ -238,7 +238,7 @@ def links_of(share: Dataset, members: Sequence[tuple[np.ndarray, np.ndarray]] = 
     """The link examples of a client that holds `share`; members: see `link_examples`."""
     settings, attributes = share.links, share.edge_attrs
     if settings is None or attributes is None:
-        raise ValueError(f"the examples of {share.name} are no links")
+        raise ValueError(f"the examples of {share.name} are not links")
     masks = np.asarray(share.public)
     if attributes.split_times is not None and attributes.time is not None:
         attributes = attributes._replace(split_times=None)  # the split says as much

@@ -300,7 +300,7 @@ def _tables(body: bytes, scorer: Scorer) -> dict[str, pa.Table]:
     """
 
     def reject_constant(word: str) -> None:
-        raise ValueError(f"{word} is no number of JSON")
+        raise ValueError(f"{word} is not a number of JSON")
 
     small_graphs = scorer.form.example == "graph"
     shape = 'Send {"nodes": [{"id": …, …}, …], "edges": [{"source": …, "target": …}, …]}.'
@@ -309,7 +309,7 @@ def _tables(body: bytes, scorer: Scorer) -> dict[str, pa.Table]:
     try:
         document = json.loads(body, parse_constant=reject_constant)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the body is no JSON: {error}. {shape}", "score.body") from error
+        raise Refused(400, f"the body is not JSON: {error}. {shape}", "score.body") from error
     document = document if isinstance(document, dict) else {}
     needed = "graphs" if small_graphs and document and not document.get("nodes") else "nodes"
     unknown = document.keys() - {*TABLES}
@@ -360,10 +360,10 @@ def _table(name: str, rows: object, max_columns: int) -> pa.Table:
     """Rows of JSON as a table of `max_columns` at most: a small body must not become a large table.
 
     Raises:
-        Refused: these are no rows, they have more columns, or a column has values of several kinds.
+        Refused: these are not rows, they have more columns, or a column has values of several kinds.
     """
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise Refused(400, f"{name} is no list of rows. Give each row as an object of columns.", "score.body")
+        raise Refused(400, f"{name} is not a list of rows. Give each row as an object of columns.", "score.body")
     columns = dict[str, None]()
     for at, row in enumerate(rows):
         if all(cell is None for cell in row.values()):  # a table's blank rows are skipped: it would get no score
@@ -371,7 +371,7 @@ def _table(name: str, rows: object, max_columns: int) -> pa.Table:
         columns |= dict.fromkeys(row)
     for column in columns:
         if not column.isprintable():
-            raise Refused(422, f"{name}: {column!r} is no name of a column.", "score.body")
+            raise Refused(422, f"{name}: {column!r} is not a name of a column.", "score.body")
     if len(columns) > max_columns or len(columns) * len(rows) > SPARE_CELLS + 8 * sum(map(len, rows)):
         limit = f"{name} has {len(columns):,} columns in {len(rows):,} rows, most of them empty or unknown."
         raise Refused(422, f"{limit} Give the columns that GET /model names.", "score.body")

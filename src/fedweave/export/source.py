@@ -177,7 +177,7 @@ def export_weights(config: Config, algorithm: Deployable, w: Tree, form: DataFor
     """
     name = config.model.name
     if name not in MODELS:
-        raise UserError(f"model {name!r} cannot be exported: it is no model of fedweave's. Take `fedweave predict`.")
+        raise UserError(f"model {name!r} cannot be exported: it is not a model of fedweave's. Take `fedweave predict`.")
     edges = form.edges or {}
     net = model_of_form(config.model.make(), edges, form.features, form.outputs, config.decoder)
     fresh = dict(leaves(models.init(net, random.key(0))))

@@ -78,7 +78,7 @@ class SizeRule(Rule):
 
 
 class GainsRule(Rule):
-    """Shares by gains: the impartial division, or in proportion where one who is no member measured them."""
+    """Shares by gains: the impartial division, or in proportion where one who is not a member measured them."""
 
     def shares(self, basis: Basis) -> Tensor:
         gains = torch.stack([*basis.by.values()]).double()

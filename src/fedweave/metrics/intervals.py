@@ -33,7 +33,7 @@ def intervals(clients: Sequence[tuple[np.ndarray, np.ndarray]], share: float) ->
     "intervals/coverage":         on each split, the mean over clients of the share of examples inside.
     "intervals/worst_coverage":   on each split, the lowest such share of a client.
     "intervals/nominal":          `share`.
-    "intervals/least_coverage":   a coverage below it is no chance.
+    "intervals/least_coverage":   a coverage below it is not chance.
 
     clients: |y − p| [e, t], NaN where it is unknown, and masks bool [3, e] of each. share: to be covered.
     """

@@ -1,5 +1,5 @@
 """Scores of one model over the examples of all clients together: in a simulation, which holds all of them, or from sums
-of histograms. Examples of different clients are compared with each other here, so these numbers are no sums over
+of histograms. Examples of different clients are compared with each other here, so these numbers are not sums over
 clients. An order of examples (AUC) needs their logits side by side, which no client sends; clients send how many
 examples have which score, in a sum over all (`score_histograms`).
 """

@@ -30,7 +30,7 @@ from fedweave.ops.sparse import Sparse
 
 WIDTH = 64  # width of the embeddings of a model without hidden layers
 AT_ONCE = 1 << 17  # pairs that are decoded together
-SCALE, SHIFT = 5.0, -4.0  # of cosines, before training: rows of features are much alike, and most pairs are no links
+SCALE, SHIFT = 5.0, -4.0  # of cosines, before training: rows of features are much alike, and most pairs are not links
 MIN_NORM = 1e-6  # a shorter row counts as 0
 ADAMIC_ADAR = "adamic_adar"  # the operator whose entries are scores of pairs
 MAX_NEIGHBORS = 1000  # of a common neighbor that counts: beyond, all pairs of its neighbors would be too many
@@ -184,7 +184,7 @@ def common_neighbors(width: int, kinds: int) -> Layer:
 
     Message passing sees no common neighbors, since a row does not say whose neighbors made it (Zhang et al. 2021,
     "Labeling trick: a theory of using graph neural networks for multi-node representation learning"; Yun et al. 2021,
-    "Neo-GNNs"). The score of a training link does not know the link: it is no path of two edges between its ends. A
+    "Neo-GNNs"). The score of a training link does not know the link: it is not a path of two edges between its ends. A
     foreign end has no common neighbors.
     """
     base = cosine(width, kinds, PairTerm(_of_pairs, _tensors, _of_nodes))

@@ -92,7 +92,7 @@ def of_names(chosen: Chosen, names: Sequence[str]) -> Chosen:
     If none of the names is a row, all rows are selected; the same holds for columns.
 
     Raises:
-        ConfigError: a name is no row and no column; no cell is left.
+        ConfigError: a name is neither a row nor a column; no cell is left.
     """
     if not names:
         return chosen

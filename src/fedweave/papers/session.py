@@ -93,7 +93,7 @@ def _note_of_quick_look(fewer: PaperTable, table: PaperTable) -> str:
     data = f"on {data_set} only, of {listed(all_sets)}" if len(all_sets) > 1 else f"on {data_set}"
     return (
         f"QUICK LOOK, NOT COMPARABLE WITH THE PAPER: one seed of {table.seeds}, {rounds} rounds of {all_rounds}, "
-        f"{data}. A number near the printed one, or above it, is no reproduction of it."
+        f"{data}. A number near the printed one, or above it, is not a reproduction of it."
     )
 
 

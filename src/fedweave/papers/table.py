@@ -22,7 +22,7 @@ MEASURED = "measured"
 BEST = "best round, chosen on test"
 BEST_NOTE = (
     f'"{BEST}": of every run the evaluated round with the highest value in this very test, for comparison with papers '
-    "that print such maxima. It is no estimate of anything, and nothing may be chosen by it."
+    "that print such maxima. It is not an estimate of anything, and nothing may be chosen by it."
 )
 WITHIN, ABOVE, BELOW = "within spread", "above", "below"
 VERDICT_NOTE = (

@@ -101,7 +101,7 @@ def _pairs(data: Dataset, links: Links, split_times: tuple[float, float] | None)
     one file (`outside`)."""
     attributes, masks = data.edge_attrs, link_masks(data, split_times)
     if attributes is None:
-        raise ValueError(f"the examples of {data.name} are no links")
+        raise ValueError(f"the examples of {data.name} are not links")
     split = split_numbers(masks)
     source, target = attributes.ends
     relation, leads = relation_of(attributes), np.ones(attributes.total, np.int64)

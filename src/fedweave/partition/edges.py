@@ -58,7 +58,7 @@ class EdgeGroups(Divided):
         """int64 [M], the place of the client that holds each edge, and the clients' names if the data has them."""
         rng, attributes = generator(seed, "partition/edges"), data.edge_attrs
         if attributes is None:
-            message = f"partition: the edges of {data.name!r} are no examples. Set data.task = 'edges' or 'links'."
+            message = f"partition: the edges of {data.name!r} are not examples. Set data.task = 'edges' or 'links'."
             raise ConfigError(message, code="config.examples")
 
         def deal(count: int) -> np.ndarray:

@@ -148,7 +148,7 @@ def read_ids(path: Path, what: str) -> tuple[str, ...]:
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        why = "is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read ({error.strerror})"
+        why = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read ({error.strerror})"
         raise ConfigError(
             f"{what} = {path}: it {why}. Give a text file with an id per line.", code="forget.ids"
         ) from error

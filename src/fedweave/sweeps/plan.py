@@ -254,7 +254,7 @@ def share(runs: Sequence[PlannedRun], text: str) -> list[PlannedRun]:
     """The runs of shard "i/n", i from 1 to n: every n-th one.
 
     Raises:
-        ConfigError: the text is no shard.
+        ConfigError: the text is not a shard.
     """
     match = re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", text)
     number, count = (int(match[1]), int(match[2])) if match else (0, 0)

@@ -329,7 +329,7 @@ class ForeignEnds(LinkPrediction):
 
     def more_scores(self, ctx: Context, model: Model, w: Tree) -> Tree:
         """{"crossing": [3, 2, …] as in `metrics.classification.counts`} of links to external nodes whose rows the
-        client received, and of pairs that are no links, in each split."""
+        client received, and of pairs that are not links, in each split."""
         graph = crossing_examples(self, model, w, ctx.client.graph, ctx.memory)
         return {CROSSING: counts(models.infer(model, w, graph), graph.y, graph.masks)}
 

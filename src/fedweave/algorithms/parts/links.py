@@ -28,9 +28,9 @@ Ends = Literal["both", "turns", "tail"]  # see `_draw_ends`
 
 @dataclass(frozen=True)
 class LinkPrediction(Part):
-    """The loss of a client's training links against pairs that are no links.
+    """The loss of a client's training links against pairs that are not links.
 
-    negatives:   pairs that are no links, drawn in each step for each link.
+    negatives:   pairs that are not links, drawn in each step for each link.
     loss:        "cross_entropy", binary, over both; "bpr", −log σ(s⁺ − s⁻) (Rendle et al. 2009); "margin", max(0, γ +
                  s⁻ − s⁺) (Bordes et al. 2013); "self_adversarial", −log σ(γ + s⁺) − Σ_i p_i log σ(−γ − s⁻_i) with p =
                  softmax(α s⁻) and no gradient through it (Sun et al. 2019, eq. 5 and 6).
@@ -52,7 +52,7 @@ class LinkPrediction(Part):
             raise ValueError("link_prediction needs links, but the model has no decoder; set data.task = 'links'")
         if not training.loss.plain:
             raise ValueError(
-                "link_prediction weighs no classes: it draws the pairs that are no links itself. "
+                "link_prediction weighs no classes: it draws the pairs that are not links itself. "
                 "Leave out class_weight, focal and logit_adjustment"
             )
 
@@ -60,7 +60,7 @@ class LinkPrediction(Part):
         """The client's training links, int64 [3, k] as `Graph.pairs`, and bool [k], which of them are real."""
         rows = graph.precomputed(TRAINED)
         if graph.pairs is None:
-            raise ValueError("these examples are no links")
+            raise ValueError("these examples are not links")
         return graph.pairs.gather(1, rows.clamp(min=0).expand(3, -1)), rows >= 0
 
     def no_links(self, graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,7 @@ class LinkPrediction(Part):
         return torch.cat([result[:RELATION], links[RELATION:].clamp(min=0)]), result[RELATION] == 0
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
-        """{"pairs": int64 [steps, 3, k negatives] that are no links, in the order of the k training links; "there":
+        """{"pairs": int64 [steps, 3, k negatives] that are not links, in the order of the k training links; "there":
         bool [steps, k, negatives], whether a pair was drawn; "links": int64 [steps, k], places of the training links if
         a step takes a batch of them}."""
         keys = random.fold(key, torch.arange(steps, device=key.device))
@@ -114,7 +114,7 @@ class LinkPrediction(Part):
         return self.link_loss(of_links, of_negatives, real, outputs.drawn["there"])
 
     def link_loss(self, positive: Tensor, negative: Tensor, real: Tensor, there: Tensor) -> Tensor:
-        """The loss of links with the scores s⁺, `positive` [k], against pairs that are no links with the scores s⁻,
+        """The loss of links with the scores s⁺, `positive` [k], against pairs that are not links with the scores s⁻,
         `negative` [k, negatives]: scalar, 0 without any. Only links that are `real`, bool [k], and pairs that are
         `there` count."""
         if self.loss == "cross_entropy":
@@ -134,7 +134,7 @@ class LinkPrediction(Part):
 
 
 def _draw_ends(kind: Ends, loops: bool, *tensors: Tensor) -> Tensor:
-    """int64 [P, 3, m]: ends of pairs that are no links, and 1 where a pair is one. A place is drawn again only while
+    """int64 [P, 3, m]: ends of pairs that are not links, and 1 where a pair is one. A place is drawn again only while
     its pair is a link. The draw of a place depends on nothing else, so that a client's draws are the same in any batch.
 
     kind: which ends are drawn, "both", only the head or only the tail of each ("turns"), or the "tail". loops: whether

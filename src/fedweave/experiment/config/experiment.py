@@ -281,7 +281,7 @@ def _resolve_data(table: Document) -> Record:
             if task is not None and accepts(task, "links"):
                 data["task"] = "links"
 
-    # 4. Learned features; a data set may have a setting of the same name, which is no word.
+    # 4. Learned features; a data set may have a setting of the same name, which is not a word.
     features = data.get("features")
     if isinstance(features, str):
         if features not in ("given", "learned"):
@@ -290,7 +290,7 @@ def _resolve_data(table: Document) -> Record:
     if data.get("name") == SHARDS:  # settings are the source's where the table does not say
         data = {**_recorded(folder).get("settings", {}), **data}
     choice = choose_plugin("data", data)
-    if features == "learned" and "normalize" in choice.values:  # one-hot columns are no amounts
+    if features == "learned" and "normalize" in choice.values:  # one-hot columns are not amounts
         choice = dataclasses.replace(choice, values={**choice.values, "normalize": "none"})
     return {
         "data": choice,

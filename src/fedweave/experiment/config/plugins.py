@@ -86,7 +86,7 @@ DEFAULT_NAMES = {"partition": "louvain", "model": "gcn", "algorithm": "fedavg", 
 
 @runtime_checkable
 class HasFields(Protocol):
-    """A maker of plug-ins that is no dataclass itself: a preset, or a class of modules."""
+    """A maker of plug-ins that is not a dataclass itself: a preset, or a class of modules."""
 
     @property
     def fields(self) -> "Mapping[str, dataclasses.Field[Any]]":
@@ -119,7 +119,7 @@ def registry(section: str) -> Mapping[str, type]:
     algorithm.
 
     Raises:
-        ConfigError: a plug-in of an installed package has the name of another, cannot be loaded or is no plug-in.
+        ConfigError: a plug-in of an installed package has the name of another, cannot be loaded or is not a plug-in.
     """
     module, attribute = (REGISTRIES | {"part": _PARTS_FROM})[section]
     kinds: Mapping[str, type] = getattr(importlib.import_module(module), attribute)
@@ -197,13 +197,13 @@ def usable(section: str, name: str, kind: object) -> Any:
             f"{remedy}"
         )
     if isinstance(kind, type):
-        # annotations of a class that only inherits from a dataclass are no fields
+        # annotations of a class that only inherits from a dataclass are not fields
         fields = {field.name for field in dataclasses.fields(kind)}
         annotations = inspect.get_annotations(kind).items()
         bare = [key for key, hint in annotations if key not in fields and "ClassVar" not in str(hint)]
         if bare:
             raise ConfigError(
-                f"{name}: {', '.join(bare)} is no setting yet; write @dataclass(frozen=True) above the class."
+                f"{name}: {', '.join(bare)} is not a setting yet; write @dataclass(frozen=True) above the class."
             )
     return _with_defaults(section, kind)
 
@@ -238,6 +238,6 @@ def field_parameters(kind: "type | HasFields") -> dict[str, Parameter]:
 
 
 def values_of(plugin: object) -> Record:
-    """The values of a plug-in's fields, by name; none of what is no dataclass."""
+    """The values of a plug-in's fields, by name; none of what is not a dataclass."""
     fields = dataclasses.fields(plugin) if dataclasses.is_dataclass(plugin) else ()
     return {field.name: getattr(plugin, field.name) for field in fields if field.init}

@@ -90,7 +90,7 @@ def pop_tune(document: Document) -> dict[str, list[object]]:
     """Take the values to try of each key out of [algorithm].
 
     Raises:
-        ConfigError: they are no table of lists.
+        ConfigError: they are not a table of lists.
     """
     table = section(document, "algorithm").pop(TUNE, {})
     if not isinstance(table, dict) or not all(isinstance(values, list) and values for values in table.values()):
@@ -192,9 +192,9 @@ def load_saved(path: Path) -> Document:
         check_values("", document, {key: general[key] for key in general if key in document})
         for key in REGISTRIES:
             if not isinstance(section(document, key).get("name", ""), str):
-                raise ConfigError(f"{key}.name: is no name")
+                raise ConfigError(f"{key}.name: is not a name")
         if not isinstance(section(document, "data").get("labels") or [], list):
-            raise ConfigError("data.labels: is no list")
+            raise ConfigError("data.labels: is not a list")
     return document
 
 

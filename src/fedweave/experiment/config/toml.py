@@ -104,7 +104,7 @@ def load(path: Path) -> Document:
             before = int(place[1]) - 1
             _refuse_backslashes(path, text.split("\n")[before], _WITH_BACKSLASH, before)
         raise ConfigError(f"{path} is not valid TOML: {error}", code="config.unreadable") from error
-    except ValueError as error:  # a number of thousands of digits is no TOMLDecodeError
+    except ValueError as error:  # a number of thousands of digits is not a TOMLDecodeError
         raise ConfigError(f"{path} is not valid TOML: {error}", code="config.unreadable") from error
     except RecursionError as error:
         raise ConfigError(f"{path} cannot be read: it is nested too deeply", code="config.unreadable") from error

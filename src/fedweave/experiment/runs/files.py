@@ -195,7 +195,7 @@ def read_pairs(directory: Path) -> dict[str, np.ndarray]:
             matrices = {name: archive[name] for name in archive.files}
         for name, matrix in matrices.items():
             if matrix.dtype.kind not in "fiub" or matrix.ndim != 2 or len({0, *matrix.shape}) != 2:
-                raise ValueError(f"{name} is no square matrix of numbers, but {matrix.dtype} {list(matrix.shape)}")
+                raise ValueError(f"{name} is not a square matrix of numbers, but {matrix.dtype} {list(matrix.shape)}")
     except (*ARCHIVE_FAULTS, DecompressionBomb) as error:
         raise damage_error(path, str(error)) from error
     return matrices
@@ -311,7 +311,7 @@ def read_summary(path: Path, *needed: str) -> Record:
             if any(isinstance(name, dict | list) for name in summary.get(key, ())):
                 raise TypeError("a class, group, device or target has no name")
         if not all(isinstance(device, str) for device in summary.get("devices", ())):
-            raise TypeError("a device is no text")
+            raise TypeError("a device is not text")
         if "edges" in summary:  # `datasets.Dataset.edge_form`; sites send 0 or 1 for what holds or not
             edges = summary["edges"]
             count, flags = edges.get("features"), [edges.get(key) for key in ("weighted", "examples", "directed")]

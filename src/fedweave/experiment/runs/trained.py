@@ -126,7 +126,7 @@ class Trained:
         return deployable(self.built.algorithm_of(client)).net
 
     def test_net_of(self, client: str) -> Model:
-        """The model that a client uses on other graphs; for names that are no client, the global model."""
+        """The model that a client uses on other graphs; for names that are no client's, the global model."""
         return deployable(self.built.algorithm_of(client)).test_net
 
     @property

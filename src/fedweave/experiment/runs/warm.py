@@ -51,7 +51,7 @@ class Earlier:
         """Read the finished run in `directory`.
 
         Raises:
-            UserError: it is no finished run's, its server keeps no weights, or a weight is not finite. FedweaveError: a
+            UserError: it is not a finished run's, its server keeps no weights, or a weight is not finite. FedweaveError: a
             file is damaged.
         """
         state = _finished_checkpoint(directory).state

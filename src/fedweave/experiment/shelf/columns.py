@@ -156,7 +156,7 @@ def _columns_of_graphs(data: Dataset) -> Matrix:
     """[graphs, …]: sums and means of the columns of each graph's nodes and edges, and how many nodes and edges it
     has."""
     if data.graph_of is None:
-        raise ValueError(f"the examples of {data.name} are no small graphs")
+        raise ValueError(f"the examples of {data.name} are not small graphs")
     of_nodes = compact(data.x)
     ends, of_edges, _ = _edges(data, None)
     columns = list[Matrix]()

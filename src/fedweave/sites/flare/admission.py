@@ -159,7 +159,7 @@ def _distinguishable(marks: frozenset[str], earlier: Iterable[frozenset[str]]) -
 
     Any two runs may differ in many, and several still show one example x. With sets A and B of ten each, runs on all,
     without A ∪ B ∪ {x} and without A show what A changes, and what B ∪ {x} does; a run without B would divide B from x.
-    Examples that all runs treat equally are no part of any difference. So if each other set of examples that the runs
+    Examples that all runs treat equally are not part of any difference. So if each other set of examples that the runs
     treat equally is large, every difference of what they send is of many.
     """
     before = tuple(earlier)

@@ -75,7 +75,7 @@ def read_openings(message: object) -> dict[str, Opening]:
     """The openings of all sites in a `message` of the server."""
     try:
         if not isinstance(message, dict):
-            raise TypeError("it is no table")
+            raise TypeError("it is not a table")
         openings = dict[str, Opening]()
         for site, entry in message.items():
             certificate, nonce = data(entry["certificate"]), data(entry["nonce"])

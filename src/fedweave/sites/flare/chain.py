@@ -33,7 +33,7 @@ class Head(NamedTuple):
         """Undo `str`."""
         match = _HEAD.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text[:60]!r} is no number and hash of an entry")
+            raise ValueError(f"{text[:60]!r} is not a number and hash of an entry")
         return cls(int(match[1]), match[2])
 
     @classmethod

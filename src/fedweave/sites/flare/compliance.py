@@ -155,7 +155,7 @@ def _parse(path: Path) -> Report:
         if report.kind != KIND:
             raise ValueError("it says to be of another kind")
     except (ValidationError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no report that `fedweave compliance` wrote ({type(error).__name__}).") from error
+        raise UserError(f"{path} is not a report that `fedweave compliance` wrote ({type(error).__name__}).") from error
     return report
 
 

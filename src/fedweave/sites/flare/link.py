@@ -196,7 +196,7 @@ def _answer(reply: object) -> Answer:
     """A site's reply as an `Answer`; every field is checked, because a site may send anything."""
     try:
         if not isinstance(reply, dict):
-            raise TypeError("it is no table")
+            raise TypeError("it is not a table")
         final, more = reply["final"] is True, (reply.get("note", ""), reply.get("heads", ""))
         answer = Answer(reply["blob"], float(reply["seconds"]), reply["refusal"], final, *more)
     except (TypeError, KeyError, ValueError, OverflowError):

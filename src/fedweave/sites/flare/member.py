@@ -276,7 +276,7 @@ class Member:
     def _add(self, job: Participation, request: Add, message: Tree) -> tuple[bytes, str]:
         """Send the site's masked term of an exchange over edges (`exchange.Exchange`), or of the table of entities."""
         if request.step not in EARLY_SUMS:
-            raise CallRefused(f"{request.step} is no sum before the first step")
+            raise CallRefused(f"{request.step} is not a sum before the first step")
         info, reply, digest = EARLY_SUMS[request.step], sum_term(job, request, message), fingerprint(message)
         reply = job.masking.mask_reply(request, info, digest, reply)
         return self._send(request.round, f"({request.step})", reply, info), json.dumps({SUM_OF: digest})

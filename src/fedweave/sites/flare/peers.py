@@ -166,7 +166,7 @@ def _parse(note: str) -> Record:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(record, dict):
-        raise ValueError("it is no table")
+        raise ValueError("it is not a table")
     return record
 
 

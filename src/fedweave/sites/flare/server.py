@@ -298,7 +298,7 @@ def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) 
 
     def earlier(number: str) -> Path:
         if not re.fullmatch(r"[A-Za-z0-9]{1,64}", number):
-            raise UserError(f"init_from: {number!r} is no number of a run between sites.", code="init.run")
+            raise UserError(f"init_from: {number!r} is not a number of a run between sites.", code="init.run")
         return root / RUNS / number
 
     return RunBackend(

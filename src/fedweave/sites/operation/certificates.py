@@ -25,7 +25,7 @@ def certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(read(path))
     except (UserError, ValueError) as error:
-        raise UserError(f"{path} is no certificate ({error}). {AGAIN}.") from error
+        raise UserError(f"{path} is not a certificate ({error}). {AGAIN}.") from error
 
 
 def lasts(folder: Path) -> timedelta | None:
@@ -120,7 +120,7 @@ def check_key(key_path: Path, cert_path: Path) -> None:
     try:
         key = load_pem_private_key(read(key_path), None)
     except (UserError, ValueError, TypeError) as error:
-        raise UserError(f"{key_path} is no private key ({error}). {AGAIN}.") from error
+        raise UserError(f"{key_path} is not a private key ({error}). {AGAIN}.") from error
     public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if public != certificate(cert_path).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo):
         raise UserError(f"{key_path} is not the key of {cert_path}: they are of different folders. {AGAIN}.")

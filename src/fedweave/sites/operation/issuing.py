@@ -84,7 +84,7 @@ def request(folder: Path) -> tuple[Path, str]:
     """
     if not list((folder / STARTUP).glob("fed_*.json")):
         raise UserError(
-            f"{folder} is no member's folder: it has no startup/fed_client.json. Name one, such as bank/bank-a."
+            f"{folder} is not a member's folder: it has no startup/fed_client.json. Name one, such as bank/bank-a."
         )
     key, (_, cert_path, waiting) = generate_private_key(public_exponent=65537, key_size=BITS), key_files(folder)
     name = member_name(folder)
@@ -269,11 +269,11 @@ def sign(authority: Path, request_file: Path, whose: str = "", ask: Ask = prompt
         if key.key_size < BITS:
             raise ValueError(f"its RSA key has {key.key_size} bits, and {BITS} are needed")
         if not is_name(names[0]) and names[0] not in (SERVER, USER):
-            raise ValueError(f"{names[0]!r} is no name that a site can have")
+            raise ValueError(f"{names[0]!r} is not a name that a site can have")
         hosts = _hosts(csr) if whose == names[0] == SERVER else ()
     except (ValueError, InvalidSignature, UnsupportedAlgorithm) as error:
         raise UserError(
-            f"{request_file} is no request ({error}). Make one at the site: fedweave sites request."
+            f"{request_file} is not a request ({error}). Make one at the site: fedweave sites request."
         ) from error
     if whose != names[0] and (whose or not is_name(names[0])):
         raise UserError(
@@ -284,7 +284,7 @@ def sign(authority: Path, request_file: Path, whose: str = "", ask: Ask = prompt
     members = set[str]() if whose else _members(authority)
     if members and names[0] not in members:
         raise UserError(
-            f"{request_file} asks for a certificate of {names[0]}, which is no member of the project; its sites are "
+            f"{request_file} asks for a certificate of {names[0]}, which is not a member of the project; its sites are "
             f"{', '.join(sorted(members))}. Have the request made in the folder of one: fedweave sites request "
             "DIR/MEMBER.",
             code="certificate.no-member",
@@ -320,7 +320,7 @@ def company_root(path: Path) -> bytes:
         signs = False
     if not signs:
         raise UserError(
-            f"{path} is no certificate of an authority (basicConstraints CA). Name the authority's own.",
+            f"{path} is not a certificate of an authority (basicConstraints CA). Name the authority's own.",
             code="certificate.no-authority",
         )
     return _pem(root)
@@ -348,7 +348,7 @@ def revoke(authority: Path, name: str, shown: Path | None = None, ask: Ask = pro
     serials = {int(note["serial"], 16) for note in notes if note["name"] == name}
     if shown is not None:
         if common_names(certificate(shown)) != [name]:
-            raise UserError(f"{shown} is no certificate of {name}.", code="certificate.name")
+            raise UserError(f"{shown} is not a certificate of {name}.", code="certificate.name")
         try:  # its serial number could otherwise be another member's
             certificate(shown).verify_directly_issued_by(root(authority))
         except (InvalidSignature, ValueError, TypeError) as error:
@@ -441,7 +441,7 @@ def root(authority: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(json.loads(read(authority / STATE))["root_cert"].encode())
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{authority} is no authority's folder ({error}). Name the one that `sites init` made.",
+            f"{authority} is not an authority's folder ({error}). Name the one that `sites init` made.",
             code="certificate.no-authority",
         ) from error
 

@@ -115,7 +115,7 @@ def remove(directory: Path, name: str, authority: Path | None = None, ask: Ask =
     project, signer = read_project(directory), authority or directory / AUTHORITY
     if name not in project.sites or len(project.sites) == 1:
         raise UserError(
-            f"{name} is no site of {directory}, or is its only one. Its sites are {', '.join(project.sites)}.",
+            f"{name} is not a site of {directory}, or is its only one. Its sites are {', '.join(project.sites)}.",
             code="member.unknown",
         )
     company = authority is None and not signer.exists()

@@ -54,7 +54,7 @@ def read_project(directory: Path) -> Project:
         record = json.loads((directory / FILE).read_text())
         port = int(record["port"])
         if not 0 < port < 1 << 16:
-            raise ValueError(f"{port} is no port")
+            raise ValueError(f"{port} is not a port")
         names = [*record["sites"], record["host"]]
         if not isinstance(record["sites"], list) or not all(isinstance(name, str) for name in names):
             raise ValueError("sites is a list of names, host a name")
@@ -92,7 +92,7 @@ def reach(project: Project, seconds: float = SECONDS) -> socket.socket:
     except (socket.gaierror, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise NoHost(
-            f"{FILE}: {project.host!r} is no name of a machine here ({reason}). Correct it, or this machine's names "
+            f"{FILE}: {project.host!r} is not a name of a machine here ({reason}). Correct it, or this machine's names "
             "(/etc/hosts).",
             code="host.no-name",
         ) from error
@@ -137,7 +137,7 @@ def greet(certificate: Path, project: Project, seconds: float = SECONDS) -> None
         return  # no answer in time: the certificates' state is unknown
     except (ssl.SSLError, ConnectionError) as error:
         if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
-            raise UserError(f"what answers on {where} is no server of a project. Correct {FILE}.") from error
+            raise UserError(f"what answers on {where} is not a server of a project. Correct {FILE}.") from error
         accepted = False
     if not accepted:
         raise UserError(

@@ -300,7 +300,7 @@ def sites_of(directory: Path) -> list[str]:
     """
     sites = _read_run(directory).get("sites", [])
     if not isinstance(sites, list) or not all(map(is_name, sites)):
-        raise damage_error(directory / RUN, "its sites are no names that sites can have")
+        raise damage_error(directory / RUN, "its sites are not names that sites can have")
     return sites
 
 

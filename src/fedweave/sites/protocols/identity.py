@@ -122,7 +122,7 @@ def read_revoked(root: x509.Certificate, content: bytes, path: Path) -> frozense
         if not crl.is_signature_valid(root.public_key()):  # type: ignore[arg-type]
             raise ValueError("the authority of this folder has not signed it")
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path} is no list of revoked certificates: {error}") from error
+        raise ConfigError(f"{path} is not a list of revoked certificates: {error}") from error
     return frozenset(entry.serial_number for entry in crl)
 
 

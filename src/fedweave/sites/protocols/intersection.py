@@ -164,7 +164,7 @@ def multiple(secret: ec.EllipticCurvePrivateKey, point: bytes) -> bytes:
     try:
         public = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _EVEN + point)
     except ValueError as error:
-        raise CallRefused("alignment: a list contains bytes that are no point of the curve") from error
+        raise CallRefused("alignment: a list contains bytes that are not a point of the curve") from error
     return secret.exchange(_MULTIPLY, public)
 
 

@@ -38,7 +38,7 @@ def shared_secret(private: X25519PrivateKey, public: bytes) -> bytes:
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
-        raise CallRefused(f"secure sum: a public key is no key of X25519 ({error})") from error
+        raise CallRefused(f"secure sum: a public key is not a key of X25519 ({error})") from error
 
 
 def seal(key: bytes, slot: int, second: bool, letter: bytes, about: bytes) -> bytes:
