@@ -94,8 +94,8 @@ class PairsToScore(NamedTuple):
     relation: np.ndarray
 
     def among(self, ends: np.ndarray, nodes: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """int64 [k], which pairs have both ends among the names `ends` ("" is not a name), and int64 [3, k], their numbers
-        and relations. nodes: at least one end is among the first `nodes` names; None is all."""
+        """int64 [k], which pairs have both ends among the names `ends` ("" is not a name), and int64 [3, k], their
+        numbers and relations. nodes: at least one end is among the first `nodes` names; None is all."""
         names = [name or None for name in ends.tolist()]
         places = np.stack([positions(end, names) for end in (self.source, self.target)])  # [2, m], -1 for none
         has_local = (places < (len(names) if nodes is None else nodes)).any(0)

@@ -53,7 +53,7 @@ def rows_at_once(shape: Sequence[int], dtype: torch.dtype) -> int:
 
 
 def form_of(leaf: Leaf) -> object:
-    """What clients' leaves that are stacked have in common: shape and dtype, or the value itself if it is not a tensor."""
+    """What stacked leaves of clients have in common: shape and dtype, or the value itself if it is not a tensor."""
     if isinstance(leaf, Tensor | TouchedRows | Sparsified):
         return leaf.shape, leaf.dtype
     return type(leaf), leaf

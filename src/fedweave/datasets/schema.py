@@ -64,7 +64,7 @@ class Classified(TableSettings, Targeted):
         for key, names in lists.items():
             if isinstance(names, str) and names != AUTO:
                 raise ConfigError(
-                    f'data.{key} = "{names}": it is not a list. List all values, or set "{AUTO}" for those in training.',
+                    f'data.{key} = "{names}": is not a list. List all values, or set "{AUTO}" for those in training.',
                     code="config.value",
                 )
             if names is not None and not 0 < len(names) == len(set(names)):

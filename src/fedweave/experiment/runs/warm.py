@@ -51,8 +51,8 @@ class Earlier:
         """Read the finished run in `directory`.
 
         Raises:
-            UserError: it is not a finished run's, its server keeps no weights, or a weight is not finite. FedweaveError: a
-            file is damaged.
+            UserError: it is not a finished run's, its server keeps no weights, or a weight is not finite.
+            FedweaveError: a file is damaged.
         """
         state = _finished_checkpoint(directory).state
         weights = state.get("w") or state.get("own")
