@@ -377,7 +377,7 @@ def test_a_run_of_sites_says_which_sections_they_did_not_use() -> None:
 
 @pytest.mark.parametrize(("raw", "value"), [(".05", 0.05), ("-.5", -0.5), ("+.5", 0.5), ("9" * 5000, "9" * 5000)])
 def test_numbers_as_people_write_them(raw: str, value: object) -> None:
-    """Thousands of digits are no number that TOML has."""
+    """Thousands of digits are not a number that TOML has."""
     document: config.Document = {}
     config.override(document, f"algorithm.lr={raw}")
     assert document == {"algorithm": {"lr": value}}

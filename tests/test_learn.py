@@ -316,8 +316,8 @@ def test_a_batch_trains_bit_for_bit_as_each_client_alone(
     make_graphs: Callable[..., Any], optimizer: Any, sparse: bool, features: int
 ) -> None:
     batch = Batch(make_graphs(SIZES, features, sparse=sparse, dtype=torch.float32), optimizer, ROWS)
-    # Hidden widths that are no multiple of 8 leave a client's slice of a batch unaligned, and MKL's small products then
-    # round differently; they are held to the last digits by the test above.
+    # Hidden widths that are not a multiple of 8 leave a client's slice of a batch unaligned, and MKL's small products
+    # then round differently; they are held to the last digits by the test above.
     w = start(features, 16, torch.float32)
     for (mine, last), (expected, loss) in zip(batch.run(w), batch.loop(w), strict=True):
         assert_trees_close(mine, expected, 0)

@@ -193,7 +193,7 @@ class Refuses(FedAvg):
         return {"w": map_leaves(lambda own: own * math.nan, state["w"])}
 
     def evaluate(self, state: Tree, fed: Any) -> Any:
-        raise UserError("scores are no numbers")
+        raise UserError("scores are not numbers")
 
 
 def test_a_state_that_is_not_finite_is_named_whatever_its_evaluation_says() -> None:

@@ -53,7 +53,7 @@ def test_a_default_is_no_trap(name: str, fedavg: float) -> None:
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_an_experiment_keeps_its_pace_where_both_algorithms_have_the_same_alone(name: str) -> None:
-    """FedAvg's Adam at 0.02 is no pace for SGD; what is neither learning rate nor optimizer is kept."""
+    """FedAvg's Adam at 0.02 is not a pace for SGD; what is neither learning rate nor optimizer is kept."""
     table = {"name": "fedavg", "lr": 0.02, "optimizer": "adam", "local_steps": 7}
     document, exchanged = with_algorithm({"algorithm": table}, name)
     before, own = (parameters("algorithm", ALGORITHMS[one]) for one in ("fedavg", name))

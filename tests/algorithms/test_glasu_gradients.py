@@ -173,7 +173,7 @@ def test_frozen_gradients_are_those_of_the_whole_split_model_with_one_exchange(h
 
 @HOW
 def test_frozen_gradients_take_the_others_as_constants(how: Any) -> None:
-    """Algorithm 4 with K = 2; it is not the whole model's gradient, and the difference is no rounding."""
+    """Algorithm 4 with K = 2; it is not the whole model's gradient, and the difference is not a rounding."""
     graphs, at = parties(), (2, 4)
     before, after = one_round(GLASU(backbone(), at=at, aggregation=how, batch=0, optimizer="sgd", lr=LR), graphs)
     leaf = free(before)

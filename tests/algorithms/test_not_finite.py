@@ -21,7 +21,7 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class Unsound(Part):
-    """Adds to the loss what is no number, and has no gradient."""
+    """Adds to the loss what is not a number, and has no gradient."""
 
     needs = Needs(reads=("features",))
 
@@ -31,7 +31,7 @@ class Unsound(Part):
 
 @dataclass(frozen=True)
 class Weighed(Part):
-    """Weighs by a report that is no number."""
+    """Weighs by a report that is not a number."""
 
     sends: ClassVar = {"quality": "how good the client is"}
 
@@ -45,7 +45,7 @@ class Weighed(Part):
 
 @dataclass(frozen=True)
 class Remembered(Part):
-    """Keeps a report that is no number."""
+    """Keeps a report that is not a number."""
 
     sends: ClassVar = {"quality": "how good the client is"}
 

@@ -419,7 +419,7 @@ def test_what_a_hook_of_the_server_gives_is_refused_by_name(hook: str, made: Cal
 
 
 class Rewards(Part):
-    """Gives clients what is no weights."""
+    """Gives clients what are not weights."""
 
     def download(self, state: Tree, at: Tensor) -> Any:
         return {}, {}, None

@@ -30,7 +30,7 @@ class LastOfThoseThere(Part):
 
 @dataclass(frozen=True)
 class Norm(Part):
-    """The distance, which is no sum over elements."""
+    """The distance, which is not a sum over elements."""
 
     def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
         return (squared_distance(w, received) + 1.0).sqrt()

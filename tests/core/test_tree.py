@@ -287,7 +287,7 @@ def test_unravel_undoes_ravel_in_the_order_and_dtypes_of_the_tree() -> None:
     assert list(leaves(back)) == [(path, leaf) for path, leaf in leaves(back)]
     assert [path for path, _ in leaves(back)] == [path for path, _ in leaves(tree)]
     assert all(same(leaf, dict(leaves(tree))[path]) for path, leaf in leaves(back))
-    with pytest.raises(ValueError, match=r"\[3\] is no tree of 12 elements"):
+    with pytest.raises(ValueError, match=r"\[3\] is not a tree of 12 elements"):
         unravel(torch.zeros(3), weights(1))
 
 

@@ -171,8 +171,8 @@ BAD_NODES: dict[str, tuple[str | bytes, str]] = {
 }
 BAD_EDGES: dict[str, tuple[str | bytes, str]] = {
     "no bytes": (b"", "edges.csv: the file is empty"),
-    "missing node": ("source,target\nanna,ben\nben,dora\n", "edges.csv: row 3: target 'dora' is no node"),
-    "other spelling": ("source,target\nAnna,ben\n", "edges.csv: row 2: source 'Anna' is no node"),
+    "missing node": ("source,target\nanna,ben\nben,dora\n", "edges.csv: row 3: target 'dora' is not a node"),
+    "other spelling": ("source,target\nAnna,ben\n", "edges.csv: row 2: source 'Anna' is not a node"),
     "empty end": ("source,target\nanna,ben\nben,\n", "edges.csv: row 3: target is empty"),
     "self loop": ("source,target\nanna,ben\nben,ben\n", "edges.csv: row 3: the edge joins 'ben' with itself"),
     "weight": ("source,target,weight\nanna,ben,2\n", "edges.csv: edge weights are not used"),

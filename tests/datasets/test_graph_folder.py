@@ -105,7 +105,7 @@ def test_labels_that_are_numbers_but_not_whole_are_refused_unless_listed(
 
 
 def test_graphs_of_owners_are_their_clients(tmp_path: Path) -> None:
-    """The column is no feature; without one, or where a cell is empty, nothing is cut."""
+    """The column is not a feature; without one, or where a cell is empty, nothing is cut."""
     owned = "id,label,lab\nwater,wet,south\nsalt,dry,north\nair,,south\n"
     data = load("graphs", str(folder(tmp_path, owned)), owner="lab")
     assert data.owners == ("north", "south")

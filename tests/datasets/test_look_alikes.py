@@ -21,7 +21,7 @@ from fedweave.sites.flare.site_data import read_graph
 from fedweave.sites.flare.sitefile import SiteData
 from tests.refusals import refusal
 
-LONG = 9_100_000_000_000_000  # above 2^53, where odd numbers are no floats
+LONG = 9_100_000_000_000_000  # above 2^53, where odd numbers are not floats
 IDS = [LONG + at for at in range(4)]
 NODES = pd.DataFrame({"id": IDS, "label": [0, 1, 0, 1], "f": [0.5, 2, 1, 3]})
 EDGES = pd.DataFrame({"source": IDS[:3], "target": IDS[1:]})
@@ -174,7 +174,7 @@ def test_other_names_do_not_look_alike(one: str, other: str) -> None:
 
 
 def test_numbers_of_any_length_are_no_work() -> None:
-    """An exponent is not written out, and what is no number stays."""
+    """An exponent is not written out, and what is not a number stays."""
     assert len(plain("1e9999")) < 10
     assert plain("1e99999999999") == "1e99999999999"
     assert plain("-0.0") == plain("000") == "0"

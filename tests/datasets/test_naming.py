@@ -68,7 +68,7 @@ def test_parties_need_not_all_have_the_named_columns(tmp_path: Path) -> None:
     [
         ({"columns": {"label": "diagnose"}}, r"no table has the column 'diagnose', which data.columns names"),
         ({"ignore": ("weigth",)}, r"no table has the column 'weigth', which data.ignore names"),
-        ({"columns": {"age": "alter"}}, r"'age' is no meaning of a column; name columns for id, label"),
+        ({"columns": {"age": "alter"}}, r"'age' is not a meaning of a column; name columns for id, label"),
         ({"columns": {"label": "sex", "sens": "sex"}}, r"'sex' occurs twice"),
         ({"columns": {"sens": "diagnosis"}, "ignore": ("diagnosis",)}, r"'diagnosis' occurs twice"),
     ],

@@ -242,7 +242,7 @@ def _flipped(file: Path) -> None:
         (lambda file: file.write_bytes(b""), "truncated or damaged"),
         (lambda file: file.write_bytes(file.read_bytes()[:200]), "truncated or damaged"),
         (lambda file: file.write_bytes(file.read_bytes()[:-30]), "truncated or damaged"),
-        (lambda file: file.write_bytes(b"hello, this is text"), "pickled objects or is no archive"),
+        (lambda file: file.write_bytes(b"hello, this is text"), "pickled objects or is not an archive"),
         (lambda file: np.save(file.open("wb"), np.zeros(3)), "a single array"),
         (_flipped, "truncated or damaged"),
         (_lying_header, "truncated or damaged"),

@@ -149,7 +149,7 @@ def test_a_header_in_the_middle_is_called_so(tmp_path: Path) -> None:
     held = pa.table({"id": ["a", "id", "c"], "label": ["0", "label", "1"], "f": ["1", "f", "2"]})
     with refusal("data.row", "row 1"):
         from_frames(held, pa.table({"source": ["a"], "target": ["c"]}))
-    one = pa.table({"id": ["a", "id"], "label": ["label", "no"], "f": [1, 2]})  # a node of that name is no header
+    one = pa.table({"id": ["a", "id"], "label": ["label", "no"], "f": [1, 2]})  # a node of that name is not a header
     assert from_frames(one, pa.table({"source": ["a"], "target": ["id"]})).nodes == 2
 
 

@@ -83,7 +83,7 @@ def test_every_door_reads_the_same(tmp_path: Path, read: Read, y: np.ndarray, ta
     assert (data.target, data.outputs, data.classes, data.targets) == (target, 2, 0, ("one", "two"))
     assert data.y.dtype == y.dtype
     np.testing.assert_array_equal(data.y, y)
-    assert data.features == 1  # the targets are no features
+    assert data.features == 1  # the targets are not features
     assert data.has_label.all()
     scale = [[0, 0], [1, 1], [0, 0]]
     assert (None if data.target_scale is None else data.target_scale.tolist()) == (
@@ -174,7 +174,7 @@ REFUSED: dict[str, tuple[list[object], dict[str, Any], str, tuple[str, ...]]] = 
         ["2024-01-01", "2024-01-02", "2", "3"],
         {},
         "data.target",
-        ("row 0", "2024-01-01", "A date is no number"),
+        ("row 0", "2024-01-01", "A date is not a number"),
     ),
     "decimal commas": (["1,5", "2,5", "2", "3"], {}, "data.target", ("row 0", "'1,5'", "decimal points")),
     "infinite": ([1.0, float("inf"), 2.0, 3.0], {}, "data.target", ("row 1", "inf, which is not finite")),

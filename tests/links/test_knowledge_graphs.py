@@ -281,7 +281,7 @@ def test_directions_of_triples_are_used(tmp_path):
 
 
 def test_triples_of_an_entity_with_itself_stay(tmp_path):
-    """Also in the test, drawn as pairs that are no links, and asked for; an entity may have no other."""
+    """Also in the test, drawn as pairs that are not links, and asked for; an entity may have no other."""
     folder = triples(tmp_path, loops=9)
     with (folder / "triples.csv").open("a") as file:
         file.write("lone,near,lone,train\nlone,near,lone,test\n")

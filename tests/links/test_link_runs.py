@@ -237,7 +237,7 @@ def test_sums_of_scores_are_those_of_each(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("relation", [True, False])
 def test_nodes_of_kinds_may_have_links_of_relations(tmp_path: Path, relation: bool) -> None:
-    """Kinds of nodes are no features, and labels of edges say relations or, with `relation = false`, nothing."""
+    """Kinds of nodes are not features, and labels of edges say relations or, with `relation = false`, nothing."""
     tables(tmp_path / "data", label=True)
     nodes = csv.read_csv(tmp_path / "data" / "nodes.csv")
     kinds = pa.array(["person" if at % 2 else "film" for at in range(nodes.num_rows)])

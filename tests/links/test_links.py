@@ -157,7 +157,7 @@ def test_messages_of_a_test_link_may_go_along_those_of_validation() -> None:
         assert torch.equal(judged[candidates], alone[candidates])
 
 
-# --- pairs that are no links
+# --- pairs that are not links
 
 
 def everything(graph: Graph) -> set[tuple[int, ...]]:

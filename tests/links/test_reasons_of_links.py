@@ -127,7 +127,7 @@ def test_what_is_left_out_of_a_pair_is_scored_as_changed_tables_are(
 
 
 def test_a_pair_is_scored_as_predict_scores_it(tmp_path: Path) -> None:
-    """Among several clients, each by its own model; also pairs that are no links."""
+    """Among several clients, each by its own model; also pairs that are not links."""
     people(tmp_path / "data", 1)
     data = settings(tmp_path / "data", relation=False)
     run = tmp_path / "run"
@@ -202,7 +202,7 @@ def test_a_planted_neighbor_comes_first(tmp_path: Path, learned: bool) -> None:
 
 
 def check_refusals(run: Path, pair: tuple[str, str]) -> None:
-    """What is no pair of the run."""
+    """What is not a pair of the run."""
     for name, more, code in (
         ("q0", {}, "explain.pair"),
         (("q0",), {}, "explain.pair"),

@@ -175,7 +175,7 @@ def test_batch_equals_loop(dtype: torch.dtype, classes: int) -> None:
 
 
 def test_one_model_on_a_batch_of_masks_and_its_gradient_path() -> None:
-    """Shared logits, masks of each client; logits that require a gradient are no obstacle."""
+    """Shared logits, masks of each client; logits that require a gradient are not an obstacle."""
     logits, y, _ = drawn(3, 50, 3)
     split = torch.from_numpy(random.generator(0, "masks").integers(0, 4, (4, 1, 50)))
     masks = (split == torch.arange(3)[:, None]) & (y >= 0)

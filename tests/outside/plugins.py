@@ -259,7 +259,7 @@ class Forgetful(Algorithm):
 
 
 class Inheriting(FedAvg):
-    """A setting that is none, for the class is no dataclass of its own."""
+    """A setting that is none, for the class is not a dataclass of its own."""
 
     beta: float = 0.5
 

@@ -323,7 +323,7 @@ def test_dishonest_algorithms_are_found_out(law: str) -> None:
 
 
 def test_one_client_is_ordinary_training_where_a_part_of_the_model_stays_at_home() -> None:
-    """And where what is kept is no GCN, that is said."""
+    """And where what is kept is not a GCN, that is said."""
     for share in (("0/*",), ("*/bias",)):
         assert verdict(Subject(FedAvg, {"share": share}), "one_client_is_ordinary_training") == "holds"
 

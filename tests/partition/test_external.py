@@ -134,7 +134,7 @@ def tables(root: Path, members: dict[str, tuple[str, str]]) -> Path:
 def test_foreign_ends_in_members_own_files_are_refused_or_used(tmp_path: Path) -> None:
     members = {"a": ("a1=1 a2=2", "a1,b1 x,a2 a1,a2"), "b": ("b1=5 b2=6", "a1,b1 b2,b1")}
     root = tables(tmp_path / "m", members)
-    with pytest.raises(DataError, match=r"edges.csv: row 2: target 'a/b1' is no node"):
+    with pytest.raises(DataError, match=r"edges.csv: row 2: target 'a/b1' is not a node"):
         load("members", str(root), directed=True)
     data = load("members", str(root), directed=True, external="exchange")
     assert data.outside is not None

@@ -137,7 +137,7 @@ def test_perturbed_flips_edges_of_training_graphs_only(seed: int) -> None:
 
 
 def test_added_edges_are_any_pair_alike() -> None:
-    """Over many draws each of the pairs that are no edges of a path of 4 comes as often as the others."""
+    """Over many draws each of the pairs that are not edges of a path of 4 comes as often as the others."""
     pairs = np.array([[0, 1, 2], [1, 2, 3]])
     one = Dataset(
         "path", np.ones((4, 1), np.float32), to_undirected(pairs, 4), np.zeros(1, int), 1, graph_of=np.zeros(4, int)

@@ -66,7 +66,7 @@ def test_a_kind_of_message_is_one_line_with_its_ends_times_and_sums(ledger: pa.T
 
 
 def test_parts_that_tell_different_things_have_names_of_their_own() -> None:
-    """ "own/classes" tells something else than the rest of "own"; "w/b" is no different from "w/a"."""
+    """ "own/classes" tells something else than the rest of "own"; "w/b" is not different from "w/a"."""
     info = StepInfo.of({"own": "hits", "own/classes": "counts by class", "w": "weights"})
     kept, tree = Ledger(), {"own": {"loss": 1.0, "hits": 2.0, "classes": torch.zeros(2)}, "w": {"a": 1.0, "b": 2.0}}
     kept.record(1, 0, "A.score", ["bank-a"], "up", tree, 0.0, info)

@@ -61,7 +61,7 @@ def test_a_run_in_which_nobody_trains_is_refused_before_it(
 def test_a_run_in_which_nobody_is_tested_says_so_first_and_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its model may be all that is wanted, so that it is no mistake."""
+    """Its model may be all that is wanted, so that it is not a mistake."""
     monkeypatch.chdir(CASES / "idle-trained")
     said = called("run", "notest.toml", "--out", tmp_path / "run")
     assert said.exit_code == 0

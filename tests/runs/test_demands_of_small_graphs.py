@@ -27,7 +27,7 @@ def on_graphs(algorithm: str, model: str = "gin", **settings: Any) -> Any:
 
 
 def test_neighborhoods_that_memory_cannot_hold_are_refused() -> None:
-    """Edges by themselves are no nodes that could stand once: of six layers each takes eleven times the places."""
+    """Edges by themselves are not nodes that could stand once: of six layers each takes eleven times the places."""
     config = on_graphs("fedavg").plain() | {
         "data": {"name": "transfers"},
         "partition": {"name": "column"},

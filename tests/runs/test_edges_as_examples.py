@@ -103,7 +103,7 @@ def test_an_edge_is_of_the_member_that_holds_both_ends_and_split_by_time(tmp_pat
 
 @pytest.mark.parametrize("how", ["features", "exchange"])
 def test_edges_between_members_make_the_columns_that_they_make_of_nodes_as_examples(tmp_path, how):
-    """And are no examples themselves; in a member's own tables they lead to nodes that it does not have."""
+    """And are not examples themselves; in a member's own tables they lead to nodes that it does not have."""
     folder = tables(tmp_path)
     data = {**DATA, "path": str(folder), "external": how}
     built = build(resolve(document(folder, data=data, partition={"name": "column"})))

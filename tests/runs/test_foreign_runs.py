@@ -154,7 +154,7 @@ CASES: dict[str, tuple[str, Callable[[Path], None]]] = {
     "edges of no form": ("summary.json", partial(summed_up, "edges", {})),
     "edges with too little": ("summary.json", partial(summed_up, "edges", {"features": 0, "weighted": False})),
     "edges of words": ("summary.json", partial(summed_up, "edges", EDGES | {"features": "x"})),
-    "a structure that is no JSON": ("state.safetensors", partial(state_of, "structure", "not json")),
+    "a structure that is not JSON": ("state.safetensors", partial(state_of, "structure", "not json")),
     "a structure that is a list": ("state.safetensors", partial(state_of, "structure", "[1]")),
     "a state that is a number": ("state.safetensors", partial(state_of, "state", 5)),
     "pairs of words": ("pairs.npz", partial(archived, np.array([["a", "b"], ["c", "d"]]))),

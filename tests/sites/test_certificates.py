@@ -144,7 +144,7 @@ def test_a_servers_certificate_that_is_not_valid_by_the_clock_here_is_named(
 def test_what_is_no_server_is_named_and_one_that_says_nothing_is_not(project: Path) -> None:
     with (
         listening(project, lambda plain: plain.sendall(b"220 mail\r\n")) as about,
-        pytest.raises(UserError, match=f"localhost:{about.port} is no server of a project"),
+        pytest.raises(UserError, match=f"localhost:{about.port} is not a server of a project"),
     ):
         greet(kit(project), about)
     over = threading.Event()

@@ -114,7 +114,7 @@ def _emptied(name: str) -> Callable[[Path], None]:
         (_open_key, "bank-b/startup/client.key can be read by others", "chmod 600"),
         (_other_kit, "authority: not the same as", "Take startup of one project"),
         (_other_key, "client.key is not the key of", "Ask the project's operator"),
-        (_emptied("startup/client.key"), "client.key is no private key", "Ask the project's operator"),
+        (_emptied("startup/client.key"), "client.key is not a private key", "Ask the project's operator"),
         (_emptied("startup/fed_client.json"), "fed_client.json is damaged", "Ask the project's operator"),
         (_emptied("local/comm_config.json"), "comm_config.json is damaged", "Ask the project's operator"),
     ],

@@ -146,7 +146,7 @@ def test_a_certificate_is_taken_up_again_after_an_interruption(
     ("name", "bits", "why"),
     [
         ("bank-b", 1024, "has 1024 bits, and 2048 are needed"),
-        ("Bank B", 2048, "'Bank B' is no name that a site can"),
+        ("Bank B", 2048, "'Bank B' is not a name that a site can"),
         ("server", 2048, "SubjectAlternativeName"),
     ],
 )
@@ -192,7 +192,7 @@ def test_no_site_is_named_as_the_servers_machine(tmp_path: Path) -> None:
 
 
 def test_certificates_say_what_their_keys_are_for_by_openssl_too(project: Path, tmp_path: Path) -> None:
-    """Made at first, or signed later; an administrator's is no server's, and no member's signs another."""
+    """Made at first, or signed later; an administrator's is not a server's, and no member's signs another."""
     renewed(project, "bank-b", tmp_path)
     renewed(project, "admin", tmp_path, "--for", "admin@fedweave.org")
     for name in ("server", "bank-a", "bank-b", "admin"):

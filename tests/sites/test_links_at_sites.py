@@ -295,7 +295,7 @@ def test_site_files_that_mean_nothing(code: str, about: dict[str, Any]) -> None:
 
 
 def test_few_links_are_no_crowd(project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Pairs that are drawn beside links make no crowd of them: they are no records of anybody."""
+    """Pairs that are drawn beside links make no crowd of them: they are not records of anybody."""
     config = of_links(tables(tmp_path / "d"))
     hand_out(*split(config, SITES), project, SITES, config)
     least = min(np.bincount([*split_at(project / SITES[1]).values()]))

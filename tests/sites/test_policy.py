@@ -178,7 +178,7 @@ def test_a_rule_is_met_exactly(rules: Rules, mechanism: Any, fits: bool) -> None
 
 
 def test_calls_and_bytes_are_counted_over_all_messages() -> None:
-    """A message to several costs as often; what the server says is no reply."""
+    """A message to several costs as often; what the server says is not a reply."""
     text = Applied("c", (LDP(1.0, "node"),)).text()
     told = [entry("A.train", "up", c=text), entry("A.train", "down", w=None), entry("A.train", "up", n=None)]
     spent = Spent.of([*told, entry("A.tell", "peer", ("a", "a"), c=text), entry("B.train()", "up", n=None)])

@@ -40,8 +40,16 @@ from fedweave.reports.paired import MIN_SEEDS, interval
 from fedweave.reports.verdict import TRAIN_ALONE, joint_value, verdict_of
 
 MAX_NAMED = 3  # members, or messages, that a tile names
-_PURPOSES = {TRAINING: "left", EVALUATION: "for scores"}
+_PURPOSES = {TRAINING: "left", EVALUATION: "for evaluation"}
+_SCORES = {"own": "scores of each member's model", "trained": "scores after its training"}  # parts of messages
 _ALONE = (f"{ALONE}/local", f"{SHELF}/local", f"{SHELF_JOINT}/local", f"{SHELF}/pooled")
+
+
+MEANINGS = {  # of columns of the table
+    WORDS_OF_PLACES[f"{ALONE}/local"]: "Alone: the same model, trained on a member's own data only.",
+    WORDS_OF_PLACES[f"{SHELF}/local"]: "Shelf: the best of the usual tools on a member's own data, such as boosting.",
+    WORDS_OF_PLACES[f"{SHELF}/pooled"]: "Pooled: on all members' data together, which nobody has.",
+}
 
 
 class Tile(NamedTuple):
@@ -53,12 +61,14 @@ class Tile(NamedTuple):
 
 
 class FirstScreen(NamedTuple):
-    """What a page about one run begins with. sign: of the verdict, 1 where joining pays, -1 where it costs."""
+    """What a page about one run begins with. sign: of the verdict, 1 where joining pays, -1 where it costs. legend:
+    what the words of the table mean."""
 
     verdict: str
     sign: int
     tiles: tuple[Tile, ...]
     table: ResultTable
+    legend: str
 
 
 def first_screen(run: Run, disclosure: Disclosure) -> FirstScreen:
@@ -73,7 +83,9 @@ def first_screen(run: Run, disclosure: Disclosure) -> FirstScreen:
         _cost_tile(run),
     )
     sentence = _sentence_without(run) if verdict is None else verdict.sentence
-    return FirstScreen(sentence, 0 if verdict is None else verdict.sign, tiles, places_table(run, members))
+    table = places_table(run, members)
+    legend = " ".join(text for word, text in MEANINGS.items() if word in table.head)
+    return FirstScreen(sentence, 0 if verdict is None else verdict.sign, tiles, table, legend)
 
 
 def _sentence_without(run: Run) -> str:
@@ -105,35 +117,34 @@ def _ends(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"95 %: {short(low)} to {short(high)}"
 
 
-def _member_mean(run: Run, members: Sequence[ServedMember]) -> str:
-    """The member mean, with its interval by Student's t; "" where it is not known."""
-    mean = _at_best(run, f"local/{run.selection_metric}")
+def _result_tile(run: Run, members: Sequence[ServedMember]) -> Tile:
+    """The member mean, of which the verdict speaks, with its interval over members; and the result on all
+    examples, with one over these."""
+    metric, size, when = run.selection_metric, run.summary.get(GLOBAL_TEST), _of_round(run, members)
+    title = f"{title_of(metric)[0].upper()}{title_of(metric)[1:]}"
+    mean, on_all = _at_best(run, f"local/{metric}"), _at_best(run, f"global/{metric}")
+    place, between = "global test set" if size else ALL_EXAMPLES, ""
+    examples = size or _examples(run, members)
+    if on_all is not None and metric == PLAIN and examples:
+        between = _ends(*wilson(on_all, examples))
+    pooled, low, high = (_at_best(run, f"pooled/{metric}{end}") for end in ("", "_low", "_high"))
+    if pooled is not None and low is not None:
+        place, on_all, between = WORDS_OF_PLACES["pooled"], pooled, _ends(low, high)
+    tested = f"{counted(examples, 'test example')}, " if examples else ""
+    if mean is None:
+        return Tile(f"{title}, {place}", NONE if on_all is None else short(on_all), (between, tested + when))
+    also = "" if on_all is None else f"{place} {short(on_all)}" + (f" ({between})" if between else "")
+    return Tile(f"{title}, {MEMBER_MEAN}", short(mean), (_between_members(members), also, tested + when))
+
+
+def _between_members(members: Sequence[ServedMember]) -> str:
+    """The interval of the member mean by Student's t; "" where there is none."""
     low, high = interval([one.value for one in members])
-    if mean is None or low is None or high is None or low == high or len(members) < MIN_SEEDS:
-        return "" if mean is None else f"{MEMBER_MEAN} {short(mean)}"
+    if low is None or high is None or low == high or len(members) < MIN_SEEDS:
+        return ""
     if all(0 <= one.value <= 1 for one in members):  # of shares, and what is no larger
         low, high = max(0.0, low), min(1.0, high)
-    return f"{MEMBER_MEAN} {short(mean)} ({_ends(low, high)})"
-
-
-def _result_tile(run: Run, members: Sequence[ServedMember]) -> Tile:
-    """The result with its interval: over test examples where that is known, else over members."""
-    metric, size = run.selection_metric, run.summary.get(GLOBAL_TEST)
-    title = f"{title_of(metric)[0].upper()}{title_of(metric)[1:]}"
-    pooled, low, high = (_at_best(run, f"pooled/{metric}{end}") for end in ("", "_low", "_high"))
-    on_all, mean, when = _at_best(run, f"global/{metric}"), _member_mean(run, members), _of_round(run, members)
-    if pooled is not None and low is not None:
-        notes = (_ends(low, high), mean, when)
-        return Tile(f"{title}, {WORDS_OF_PLACES['pooled']}", short(pooled), notes)
-    if on_all is None:
-        value = _at_best(run, f"local/{metric}")
-        return Tile(f"{title}, {MEMBER_MEAN}", NONE if value is None else short(value), (mean, when))
-    examples = size or _examples(run, members)
-    between = _ends(*wilson(on_all, examples)) if metric == PLAIN and examples else ""
-    tested = f"{counted(examples, 'test example')}, " if examples else ""
-    return Tile(
-        f"{title}, {'global test set' if size else ALL_EXAMPLES}", short(on_all), (between, mean, tested + when)
-    )
+    return f"{_ends(low, high)} over members"
 
 
 def _examples(run: Run, members: Sequence[ServedMember]) -> int:
@@ -195,7 +206,8 @@ def _privacy_tile(disclosure: Disclosure) -> Tile:
     sent = dict[str, dict[str, None]]()  # {purpose: what a receiver learns in training, else the parts of messages}
     for flow in disclosure.flows:
         if flow.direction != "down" and flow.key != FRAMING:
-            what = flow.reveals if flow.purpose == TRAINING and flow.reveals else flow.key.partition("/")[0]
+            head = flow.key.partition("/")[0]
+            what = flow.reveals if flow.purpose == TRAINING and flow.reveals else _SCORES.get(head, head)
             sent.setdefault("also" if flow.purpose not in _PURPOSES else flow.purpose, {})[what] = None
     texts = []
     for purpose, words in {**_PURPOSES, "also": "also"}.items():
@@ -214,9 +226,9 @@ def _cost_tile(run: Run) -> Tile:
     """Bytes and time."""
     summary, members = run.summary, max(1, int(run.summary["clients"]))
     sent, received = summary["bytes_up"] + summary.get("bytes_peer", 0), summary["bytes_down"]
-    notes = [f"sent by each member; received {decimal(received // members)}"]
+    notes = [f"sent by each member in all rounds; received {decimal(received // members)}"]
     if sent + received:
-        notes.append(f"{summary.get('bytes_evaluation', 0) / (sent + received):.0%} of both for scores")
+        notes.append(f"{summary.get('bytes_evaluation', 0) / (sent + received):.0%} of it for evaluation")
     if "seconds" in summary:
         notes.append(f"{summary['seconds']:.1f} s, {summary['seconds_per_round']:.2g} s a round")
     return Tile("Cost", decimal(sent // members), tuple(notes))

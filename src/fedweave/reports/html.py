@@ -102,6 +102,7 @@ def _part(condition: Condition, at: str, embeddings: str) -> Record:
         "title": condition.title,
         "sign": 0,
         "tiles": (),
+        "legend": "",
         "warnings": alarms,
         "curves": "",
         "more_curves": Markup(""),
@@ -113,6 +114,7 @@ def _part(condition: Condition, at: str, embeddings: str) -> Record:
         first = first_screen(single, disclose(single))
         verdict = " ".join(filter(None, (long_absence_sentence(single.metrics), first.verdict)))
         part |= {"verdict": verdict, "sign": first.sign, "tiles": first.tiles, "table": first.table}
+        part["legend"] = first.legend
         part["leads"] = _sentences(single)
         part["figure"] = figure_html(figures.client_accuracy(groups), f"{at}members")
         part["caption"] = _caption(groups, single.selection_metric)
