@@ -375,8 +375,8 @@ def _train(
     )
     for step in files.save_if_failing(rounds, here.before):
         files.add(step.metrics, step.last)
-        if step.again is not None:
-            files.replace(step.again)
+        if step.reranked is not None:
+            files.replace(step.reranked)
         files.add(here.extra_metrics(built.fed, step.round))
         seconds = time.monotonic() - start_time
         summary = step.summary or files.reached.summary
