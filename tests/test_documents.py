@@ -50,6 +50,13 @@ def test_the_files_that_the_architecture_page_names_are_there() -> None:
     assert missing == {"src/fedweave/algorithms/loss_weighted.py"}
 
 
+def test_the_pages_that_messages_and_templates_name_are_there() -> None:
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "experiments").glob("*.toml")]
+    pages = {page for file in files for page in re.findall(r"docs/[\w/-]+\.md", file.read_text(encoding="utf-8"))}
+    assert "docs/data-format.md" in pages
+    assert {page for page in pages if not (ROOT / page).exists()} == set()
+
+
 def test_the_part_of_the_architecture_page_weighs_by_loss() -> None:
     space: dict[str, Any] = {}
     exec(code("ARCHITECTURE.md"), space)

@@ -89,6 +89,7 @@ def test_kinds_of_a_published_set(data_root: Path) -> None:
 
 
 BONDS = ("single", "double")
+ALL_TRAIN = {"name": "random", "clients": 1, "train": 1.0, "val": 0.0, "test": 0.0}
 
 
 def tables(root: Path, bonds: list[tuple[str, str]], reverse: bool = False) -> Path:
@@ -113,9 +114,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("kinds")
     pairs = [(one, other) for one in BONDS for other in BONDS]
     data = {"name": "graphs", "path": str(tables(root / "data", pairs * 2)), "edge_features": "all"}
-    cut = {"name": "random", "clients": 1, "train": 1.0, "val": 0.0, "test": 0.0}
     algorithm = {"name": "fedavg", "local_steps": 20, "lr": 0.01}
-    made(root / "run", algorithm, data, 2, model={"name": "gine", "dropout": 0.0}, partition=cut)
+    made(root / "run", algorithm, data, 2, model={"name": "gine", "dropout": 0.0}, partition=ALL_TRAIN)
     return root / "run"
 
 
@@ -164,9 +164,44 @@ def test_a_model_without_kinds_reads_tables_that_have_them(tmp_path: Path) -> No
     frame = pd.read_csv(where / "edges.csv")
     frame.drop(columns="label").assign(order=1.0).to_csv(where / "edges.csv", index=False)
     data = {"name": "graphs", "path": str(where), "edge_features": "all"}
-    cut = {"name": "random", "clients": 1, "train": 1.0, "val": 0.0, "test": 0.0}
-    made(tmp_path / "run", {"name": "fedavg"}, data, 1, model={"name": "gine"}, partition=cut)
+    made(tmp_path / "run", {"name": "fedavg"}, data, 1, model={"name": "gine"}, partition=ALL_TRAIN)
     old = scores(predictions(tmp_path / "run"))
     commands.run("export", tmp_path / "run", "--out", tmp_path / "export")
     frame.assign(order=1.0).to_csv(where / "edges.csv", index=False)
     assert scores(scorer_at(tmp_path / "export").score(where)) == pytest.approx(old, abs=1e-6)
+
+
+@pytest.mark.parametrize("features", ["all", ["label"]])
+def test_kinds_with_a_name_of_their_owner_are_served(tmp_path: Path, features: Any) -> None:
+    pairs = [(one, other) for one in BONDS for other in BONDS]
+    where = tables(tmp_path / "data", pairs)
+    pd.read_csv(where / "edges.csv").rename(columns={"label": "bond"}).to_csv(where / "edges.csv", index=False)
+    data = {"name": "graphs", "path": str(where), "edge_features": features, "columns": {"label": "bond"}}
+    made(tmp_path / "run", {"name": "fedavg"}, data, 1, model={"name": "gine"}, partition=ALL_TRAIN)
+    commands.run("export", tmp_path / "run", "--out", tmp_path / "export")
+    served, expected = scorer_at(tmp_path / "export"), scores(predictions(tmp_path / "run"))
+    nodes = [{"id": at, "graph": "one", "size": 1.0} for at in range(3)]
+    for pair, score in zip(pairs, expected, strict=True):
+        edges = [{"source": at, "target": at + 1, "bond": kind} for at, kind in enumerate(pair)]
+        body = json.dumps({"graphs": [{"id": "one"}], "nodes": nodes, "edges": edges}).encode()
+        assert answer(served, body)["rows"][0]["p_1"] == pytest.approx(score, abs=1e-5)
+
+
+def test_a_graph_without_edges_needs_no_column_of_them(tmp_path: Path) -> None:
+    """Of whatever columns the model reads: it is scored as of tables with these columns and no row."""
+    where = tables(tmp_path / "data", [("single", "double"), ("single", "single")])
+    frame = pd.read_csv(where / "edges.csv").assign(length=[1.5, 2.0, 1.0, 0.5], side=["l", "r", "l", None])
+    frame.to_csv(where / "edges.csv", index=False)
+    data = {"name": "graphs", "path": str(where), "edge_features": "all", "categories": {"edges.side": ["l", "r"]}}
+    made(tmp_path / "run", {"name": "fedavg"}, data, 1, model={"name": "gine"}, partition=ALL_TRAIN)
+    commands.run("export", tmp_path / "run", "--out", tmp_path / "export")
+    bare = tables(tmp_path / "bare", [("single", "single")])
+    frame.iloc[:0].to_csv(bare / "edges.csv", index=False)
+    exported = scorer_at(tmp_path / "export")
+    expected = scores(exported.score(bare))
+    frame[["source", "target"]].iloc[:0].to_csv(bare / "edges.csv", index=False)
+    assert scores(exported.score(bare)) == expected
+    assert scores(predictions(tmp_path / "run", bare)) == pytest.approx(expected, abs=1e-6)
+    nodes = [{"id": at, "graph": "one", "size": 1.0} for at in range(3)]
+    [row] = answer(exported, json.dumps({"graphs": [{"id": "one"}], "nodes": nodes}).encode())["rows"]
+    assert [row["p_1"]] == pytest.approx(expected, abs=1e-6)

@@ -1,5 +1,6 @@
 """`fedweave export`: the exported model gives the outputs of the trained one, and the card describes it."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import fedweave
 from fedweave import datasets
 from fedweave.apply.run_predictions import predictions
 from fedweave.apply.scorer import Scorer
+from fedweave.core.model import init
+from fedweave.core.random import key
 from fedweave.datasets import features
 from fedweave.errors import DiskFull
 from fedweave.experiment import config
@@ -21,6 +24,9 @@ from fedweave.experiment.runs.outputs import probabilities
 from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.trained import Trained, finished_config, load_trained
 from fedweave.export import card, source
+from fedweave.export.programs import torch_program
+from fedweave.models.exported import ExportedModel, build
+from fedweave.models.links import DECODERS
 from fedweave.privacy.accountant import bounds
 from fedweave.sites.operation.experiments import for_sites
 from tests import commands
@@ -355,6 +361,25 @@ def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> 
     )
     refused = commands.run("export", out, "--client", "client-1", "--out", tmp_path / "other", code=2)
     check_facts(refused, "models")
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_program_scores_any_number_of_pairs_of_any_number_of_nodes(decoder: str) -> None:
+    about: dict[str, Any] = {"model": "gcn", "settings": {"hidden": 6}, "features": 3, "classes": 2, "decoder": decoder}
+    about["edges"] = {"features": 0, "weighted": False, "examples": True, "directed": False, "relations": 1}
+    net = build(about)
+    weights = init(net, key(0))
+    module = ExportedModel(net, weights, about).eval()
+    program = torch.export.load(io.BytesIO(torch_program(about, weights))).module()
+    for nodes, count in ((9, 4), (50, 1), (20, 333)):
+        ends = torch.randint(nodes, (2, 3 * nodes), generator=torch.Generator().manual_seed(nodes))
+        ends = ends[:, ends[0] != ends[1]]
+        edges = torch.cat([ends, ends.flip(0)], 1).unique(dim=1)
+        x, pairs = torch.randn(nodes, 3), torch.randint(nodes, (2, count))
+        relation = torch.zeros(count, dtype=torch.int64)
+        with torch.no_grad():
+            expected = module(x, edges, pairs=pairs)
+            torch.testing.assert_close(program(x, edges, pairs=pairs, relation=relation), expected)
 
 
 @pytest.mark.parametrize(

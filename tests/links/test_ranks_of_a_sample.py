@@ -173,10 +173,10 @@ def test_the_first_the_last_and_the_chosen_round_rank_all_links() -> None:
     of_chosen = rows(whole[chosen - 1])
     assert 1 < chosen < ROUNDS
     assert some[-1].summary["best_val/global/mrr"] == of_chosen["global", "test", "mrr"]
-    assert some[-1].again is not None
-    assert set(some[-1].again["round"].to_pylist()) == {chosen}
-    assert rows(replace(some[-1], metrics=some[-1].again)) == of_ranks(of_chosen)
-    assert all(step.again is None for step in some[:-1])
+    assert some[-1].reranked is not None
+    assert set(some[-1].reranked["round"].to_pylist()) == {chosen}
+    assert rows(replace(some[-1], metrics=some[-1].reranked)) == of_ranks(of_chosen)
+    assert all(step.reranked is None for step in some[:-1])
 
 
 @pytest.mark.usefixtures("few")

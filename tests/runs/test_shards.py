@@ -23,6 +23,7 @@ from fedweave.datasets import Dataset, load, shards
 from fedweave.datasets.contents import digests
 from fedweave.datasets.shards import MANIFEST, VERSION, ShardFolder
 from fedweave.engines.sharded import Shard, Sharded, deal, pack
+from fedweave.errors import WorkerLost
 from fedweave.experiment.build import build, ingredients, worker
 from fedweave.experiment.config import resolve
 from fedweave.experiment.loading import facts_of_shards, load_data, reads_own_shards
@@ -338,6 +339,26 @@ def test_the_main_process_of_a_cluster_opens_no_shard(
     monkeypatch.undo()
     directory = tmp_path / "cluster"
     assert load_trained(directory, finished_config(directory), "").built.data.nodes > 0  # it finds nothing changed
+
+
+def test_a_shelf_whose_process_is_lost_is_left_out_after_one_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    attempts = list[str]()
+
+    def lose(workers: InThisProcess, function: Any, *arguments: object, document: Document) -> Any:
+        attempts.append(function.__name__)
+        raise WorkerLost("out of memory")
+
+    monkeypatch.setattr(InThisProcess, "call", lose)
+    document = source({"evaluation": {"shelf": True, "alone": False}}, tmp_path)
+    write_shards(resolve(document), tmp_path / "shards")
+    request.getfixturevalue("cluster")
+    summary = run(
+        resolve(sharded(document, tmp_path / "shards") | {"engine": {"name": "ray"}}), tmp_path / "run", Silent()
+    )
+    assert attempts == ["shelf_of_document"]
+    assert "shelf" not in summary
 
 
 def header_of(document: Document) -> str:

@@ -138,7 +138,7 @@ class Graph(NamedTuple):
     @property
     def nodes(self) -> int:
         """n, padding included."""
-        return len(self.real)
+        return self.real.shape[0]  # not its `len`, which `torch.export` would take for a constant
 
     @property
     def device(self) -> torch.device:

@@ -32,7 +32,7 @@ _NAMES = {  # of dtypes, in safetensors
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-Values = Mapping[str, Any]  # {path: a leaf of one client's state}
+ClientLeaves = Mapping[str, Any]  # {path: a leaf of one client's state, or of several, stacked}
 
 
 class RowStream(NamedTuple):
@@ -59,7 +59,7 @@ def form_of(leaf: Leaf) -> object:
     return type(leaf), leaf
 
 
-def stacked_tree(order: Sequence[str], groups: Iterable[tuple[Sequence[str], Values]]) -> Tree:
+def stacked_tree(order: Sequence[str], groups: Iterable[tuple[Sequence[str], ClientLeaves]]) -> Tree:
     """The tree of stacked states: all clients, and for each form its clients and their leaves by path."""
     alike = Tree()
     for number, (clients, rows) in enumerate(groups):
@@ -76,7 +76,7 @@ def stack_states(states: Tree) -> Tree:
     """{client: its state} as stacked states, if there are many clients."""
     if len(states) < MANY or is_stacked(states):
         return states
-    by_form: dict[object, dict[str, Values]] = {}
+    by_form: dict[object, dict[str, ClientLeaves]] = {}
     for client, state in states.items():
         values = dict(leaves(state))
         form = tuple((path, form_of(leaf)) for path, leaf in values.items())

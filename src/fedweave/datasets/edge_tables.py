@@ -66,7 +66,7 @@ class EdgeTables(EdgeSettings, Classified):
 
     @property
     def kind_columns(self) -> tuple[str, ...]:
-        """The ones of these that may also be features, one for each kind of edge."""
+        """The `known_edge_columns` that may also be features, one for each kind of edge."""
         return ()
 
     @property

@@ -190,11 +190,11 @@ def refuse_absent(
             refuse(folder, f"{absent}, but {path.name} is", f"{remedy}label.", "file-other")
     tables = [path.name for path in inside if path.suffix in TABLES and path.stem not in _STEMS]
     if not remedy:
-        remedy = "See docs/data-public.md for both files."
+        remedy = "See docs/data-format.md for both files."
         if tables:
             there = f"There {'is' if len(tables) == 1 else 'are'} {_list(tables)}"
             rename = f"rename the table of {stem} to {stem}{Path(tables[0]).suffix}"
-            remedy = f"{there}: {rename}, and see docs/data-public.md for both files."
+            remedy = f"{there}: {rename}, and see docs/data-format.md for both files."
     refuse(folder, absent, remedy, code)
 
 

@@ -269,7 +269,7 @@ class RemoteWorker:
 
 
 def _call(function: Callable[..., Record], text: str) -> tuple[bytes, str, str]:
-    """The JSON of what a function gives of arguments in JSON, likewise."""
+    """(the JSON of what a function gives of arguments in JSON, "", ""), or (b"", the error's name, its message)."""
     return _with_error(lambda: json.dumps(function(*json.loads(text))).encode())
 
 

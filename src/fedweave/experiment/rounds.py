@@ -79,7 +79,8 @@ class RoundResult(Shown):
              split, "best_val/…" (see `best_validated`) and, where the data has a sensitive attribute, "groups/…" (see
              `metrics.groups`) and "best_fair/…" (see `fairest`); empty in a round without evaluation.
     last:    whether it is the last round.
-    again:   of the last round: rows of the chosen round by the ranks of all links, in place of those by a sample
+    reranked:
+             of the last round: rows of the chosen round by the ranks of all links, in place of those by a sample
              (`Judging.ranks`); None if there are none.
     """
 
@@ -88,7 +89,7 @@ class RoundResult(Shown):
     metrics: pa.Table | None = None
     summary: dict[str, float] = field(default_factory=dict)
     last: bool = False
-    again: pa.Table | None = None
+    reranked: pa.Table | None = None
 
     def facts(self) -> dict[str, object]:
         """The round, and what it measured on test examples."""
@@ -179,14 +180,14 @@ def train(
         for sentence in algorithm.warnings(state):
             _LOG.warning(sentence)
         metrics, result, last = server_rows(number, algorithm, state, fed), Summary(number), False
-        again: pa.Table | None = None
+        reranked: pa.Table | None = None
         if is_evaluated(number, rounds, eval_every):
             fed.ledger.purpose = types.EVALUATION
-            rows, before, again = evaluator.evaluate(number, state, before)
+            rows, before, reranked = evaluator.evaluate(number, state, before)
             last = number == rounds or stopping.stops(number, before)
             result = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
-        yield RoundResult(number, state, metrics, result, last, again)
+        yield RoundResult(number, state, metrics, result, last, reranked)
         if last:
             return
 
@@ -209,7 +210,7 @@ class _Evaluator:
         self, number: int, state: Tree, before: Mapping[str, float]
     ) -> tuple[pa.Table, dict[str, float], pa.Table | None]:
         """The rows and the summary of the evaluation after a round, and after the last one the rows of the chosen round
-        by all ranks (`RoundResult.again`); before: the summary of the evaluation before."""
+        by all ranks (`RoundResult.reranked`); before: the summary of the evaluation before."""
         last, ranks = number == self.rounds, self._first_ranks(number, before)
         evaluation = self._score(number, state, ranks)
         if evaluation.total is not None:  # sums have all metrics
@@ -234,8 +235,10 @@ class _Evaluator:
         stops = not last and self.stopping.stops(number, progress)
         is_shown_best = self._is_shown_best(number, validated, measured | progress, before)
         # The links outside of a sample are ranked at the end, if this is the chosen round then.
-        is_later = is_shown_best and ranks == "sample" and not stops and bool(self.algorithm.evaluated_model(state))
-        scores_again = ranks != "all" and (stops or (is_shown_best and not is_later))
+        is_ranked_later = (
+            is_shown_best and ranks == "sample" and not stops and bool(self.algorithm.evaluated_model(state))
+        )
+        scores_again = ranks != "all" and (stops or (is_shown_best and not is_ranked_later))
         if scores_again:
             evaluation = self._score(number, state, "all")
         if scores_again or stops:
@@ -254,12 +257,12 @@ class _Evaluator:
         has_settings = replace(self.judging, ranks="auto") != Judging() or self.stopping.patience > 0
         selects = selection_metric_of(measured) != PLAIN or has_settings
         is_best = best.get(f"{BEST}/round") == number and selects
-        again = None
-        if is_later:
+        reranked = None
+        if is_ranked_later:
             best[OF_SAMPLE], self.best = 1.0, (number, state)
         elif last and OF_SAMPLE in best and self.best is not None and self.best[0] == best[f"{BEST}/round"]:
-            again, best = self._rank_best(*self.best, best, before)
-        if (is_best and not is_later) or last:
+            reranked, best = self._rank_best(*self.best, best, before)
+        if (is_best and not is_ranked_later) or last:
             pooled = self._pooled_metrics(state, measured, evaluation.total)  # {name: [3]}
             totals = _totals(pooled)
             if is_best:
@@ -268,7 +271,7 @@ class _Evaluator:
                 measured |= totals
                 rows = pa.concat_tables([rows, of_splits(number, pooled)])
         best |= fairest(number, selection, measured, before, self.fair_margin)
-        return rows, measured | best, again
+        return rows, measured | best, reranked
 
     def _rank_best(
         self, number: int, state: Tree, best: Mapping[str, float], before: Mapping[str, float]

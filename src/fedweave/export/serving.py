@@ -322,6 +322,12 @@ def _tables(body: bytes, scorer: Scorer) -> dict[str, pa.Table]:
     empty = dict.fromkeys(scorer.before.settings.get("missing") or (), pa.float64())
     empty |= dict.fromkeys(scorer.before.settings.get("categories") or (), pa.string())
     empty |= {f"{OF_EDGES}label": pa.string()} if scorer.before.edge_kinds else {}
+    names, features = settings.get("columns") or {}, settings.get("edge_features")
+
+    def is_there(column: str, table: pa.Table) -> bool:
+        """Whether a table has a column, by its meaning or as its owner calls it."""
+        return not {column, names.get(column, column)}.isdisjoint(table.column_names)
+
     max_columns, tables = SPARE_COLUMNS + 2 * len(scorer.before.columns), dict[str, pa.Table]()
     for name, rows in document.items():
         if not rows:
@@ -329,19 +335,18 @@ def _tables(body: bytes, scorer: Scorer) -> dict[str, pa.Table]:
         table = _table(name, rows, max_columns)
         for entry, kind in empty.items():
             column, owner = entry.removeprefix(OF_EDGES), "edges" if entry.startswith(OF_EDGES) else "nodes"
-            if owner == name and column not in table.column_names:
+            if owner == name and not is_there(column, table):
                 table = table.append_column(column, pa.nulls(len(table), kind))
         tables[name] = table
 
     # Each needs the columns that have a meaning for the model, by the names that its tables had.
-    names, features = settings.get("columns") or {}, settings.get("edge_features")
     node_columns = [names.get("id", "id")] + ([names.get("graph", "graph")] if small_graphs else [])
     edge_ends = [names.get("source", "source"), names.get("target", "target")]
     edge_columns = [*features] if isinstance(features, tuple) else []
     edge_columns += [column for column in (settings.get("edge_weight"), settings.get("edge_time")) if column]
     columns = {"nodes": node_columns, "edges": [*edge_ends, *edge_columns], "graphs": []}
     for name, table in tables.items():
-        absent = [column for column in columns[name] if column not in table.column_names]
+        absent = [column for column in columns[name] if not is_there(column, table)]
         if absent:
             raise Refused(
                 422,

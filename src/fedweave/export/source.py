@@ -210,7 +210,7 @@ def check_same(outputs: Tensor, trained: Tensor, name: str) -> None:
     Raises:
         UserError: they differ.
     """
-    expected = trained[:, 1] if outputs.dim() == 1 else trained
+    expected = trained[:, 1] if outputs.dim() < trained.dim() else trained
     expected = expected[: outputs.shape[0]]
     difference = float((outputs - expected).abs().max())
     if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):  # NaN differs, too

@@ -271,7 +271,8 @@ class Judging:
                examples on, else "all". Other numbers and the result are the same. Where all evaluations need them and
                examples are links, those between rank a sample, the same in each: at most 5,000 queries of validation
                and 5,000 of test over all clients, of each client in proportion, and at least 100 or all that it has.
-               These choose the round, and of the chosen one all links are ranked at the end.
+               These choose the round, so that "best_val/val/…" is of the sample, and of the chosen round all links are
+               ranked at the end.
     """
 
     metric: str = "auto"

@@ -129,8 +129,9 @@ def decoding(
         rows, scores = rows_of(h), list[Tensor]()
         if FOREIGN in graph.extra:  # ends at other members, behind the client's own
             rows = torch.cat([rows, graph.extra[FOREIGN].to(rows.dtype)])
-        for first in range(0, max(graph.pairs.shape[1], 1), AT_ONCE):
-            source, target, relation = graph.pairs[:, first : first + AT_ONCE].unbind(0)
+        pieces = [graph.pairs] if torch.compiler.is_exporting() else graph.pairs.split(AT_ONCE, 1)
+        for pairs in pieces:
+            source, target, relation = pairs.unbind(0)
             s = score(w, gather_rows(rows, source), gather_rows(rows, target), relation.clamp(min=0))
             scores.append(s if term is None else s + term.of_pairs(w, graph, source, target))
         s = torch.cat(scores)

@@ -285,7 +285,7 @@ def _text_columns(names: Sequence[str], columns: Sequence[str]) -> dict[str, tup
 
 def _with_ordered_edges(data: Dataset, run: InputFormat, path: Path) -> Dataset:
     """The `data` with features of edges, not scaled, in the run's order; kinds of edges are left out where the run has
-    none among them.
+    none among them. Data without edges needs no columns of them.
 
     Raises:
         DataError: they have other edge attributes.
@@ -293,6 +293,9 @@ def _with_ordered_edges(data: Dataset, run: InputFormat, path: Path) -> Dataset:
     expected, attributes = run.edge_attrs, data.edge_attrs
     if expected is None or (attributes is None and not expected.width and expected.weight is None):
         return replace(data, edge_attrs=None)
+    if not data.edges.shape[1] and (attributes is None or not attributes.total) and not expected.examples:
+        nothing = expected.select(np.arange(0))._replace(scaling=(), split_times=None, auto=False)
+        return replace(data, edge_attrs=nothing)
     remedy = f"Give edges with {', '.join(expected.columns) or f'{expected.width} features'}, as the run's have"
     has_weight = expected.weight is not None
     is_named = attributes is not None and bool(attributes.columns) and bool(expected.columns or not expected.width)

@@ -275,7 +275,7 @@ def running(
                 raise
             finally:
                 watch.end()
-        if not files.shelf and isinstance(built, Built):  # a session before this one ended just before its summary
+        if files.shelf is None and isinstance(built, Built):  # a session before this one ended just before its summary
             files.shelf = _measure_shelf(config, judging, built, files, stop, files.reached.summary).facts()
         summary = _summary(config, built, files, directory, origin.notes, peak_memory)
         write(directory / SUMMARY, lambda file: file.write(json.dumps(summary, indent=2).encode() + b"\n"))
@@ -375,8 +375,8 @@ def _train(
     )
     for step in files.save_if_failing(rounds, here.before):
         files.add(step.metrics, step.last)
-        if step.again is not None:
-            files.replace(step.again)
+        if step.reranked is not None:
+            files.replace(step.reranked)
         files.add(here.extra_metrics(built.fed, step.round))
         seconds = time.monotonic() - start_time
         summary = step.summary or files.reached.summary

@@ -230,7 +230,7 @@ class RunFiles:
     reached: the state after the last whole round, saved or not, without the clients' part.
     saved:   the round of the last checkpoint on disk.
     best:    the models of the best round so far, as in `Checkpoint.best`; a checkpoint of that round leaves them out.
-    shelf, shelf_joint: the entries of summary.json, once they are measured.
+    shelf, shelf_joint: the entries of summary.json; shelf is None as long as this session has not measured it.
     source:  digests of the loaded data (`datasets.contents`).
     """
 
@@ -241,7 +241,7 @@ class RunFiles:
         self._ledger = Growing(directory / LEDGER, SCHEMA)
         self._last_rows = 0  # rows of metrics.parquet that only the last round has
         self.reached, self.saved = start, start.round
-        self.shelf: Record = {}
+        self.shelf: Record | None = None
         self.shelf_joint: Record = {}
         self.best = start.best or {"round": start.round, "state": start.state, "fed": start.fed}
 
