@@ -99,7 +99,8 @@ def lenders(outcomes: Outcomes, order: np.ndarray) -> Figure:
     dots = []
     for at, (way, outcome) in enumerate(outcomes.items()):
         auc, errors = outcome.scores["auc"][order].tolist(), (2 * outcome.auc_error[order]).tolist()
-        dots.append(Dots(WAYS[way], range(len(order)), auc, run_tone(at), SYMBOLS[at], errors, 0.2 * (at - 1)))
+        places = [place + 0.2 * (at - 1) for place in range(len(order))]
+        dots.append(Dots(WAYS[way], places, auc, run_tone(at), SYMBOLS[at], errors))
     title = "How often the model ranks a payer above a non-payer (AUC); 0.5 is a coin toss"
     return Figure((Panel(title, tuple(dots), tuple(name(at) for at in order)),), legend_of(tuple(dots)))
 

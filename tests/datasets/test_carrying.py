@@ -301,5 +301,5 @@ def test_a_column_without_any_value_is_missing_everywhere(tmp_path: Path) -> Non
 @pytest.mark.parametrize("word", ["nan", "inf"])
 def test_a_time_is_a_finite_number(word: str, tmp_path: Path) -> None:
     table = Table(tmp_path / "edges.csv", pa.table({"when": ["1", word]}), 2)
-    with pytest.raises(DataError, match="no finite number"):
+    with pytest.raises(DataError, match="not a finite number"):
         times_of(table, "when")

@@ -200,7 +200,7 @@ def test_a_file_that_says_what_splits_its_cells_is_split_so(split: str, tmp_path
 @pytest.mark.parametrize(
     ("text", "facts"),
     [
-        ("% sym\n1 2\n2 3\n", ("line 1", "no header", "source,target")),
+        ("% sym\n1 2\n2 3\n", ("line 1", "not a header", "source,target")),
         ("%source,target\na,b\n", ("line 1", "looks like the header", "without %")),
         ("%%MatrixMarket matrix coordinate pattern symmetric\n4 4 2\n1 2\n2 3\n", ("Matrix Market", "mmread")),
     ],

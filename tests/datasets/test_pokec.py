@@ -61,7 +61,7 @@ def test_sparse_tables_can_be_standardized(tmp_path: Path) -> None:
         (USERS.replace("44,3,", "44,3.5,"), RELATIONS, "row 4: I_am_working_in_field is '3.5', not a whole number"),
         (USERS.replace(",20,", ",x,"), RELATIONS, "row 2: 'AGE' is 'x'"),
         (USERS, "30 7\n7 99\n", r"line 2: \[7, 99\] names a user without a row"),
-        (USERS, "30 7\nseven 30\n", "no table of whole numbers"),
+        (USERS, "30 7\nseven 30\n", "not a table of whole numbers"),
         (USERS, "30 7 1\n", "3 numbers per line"),
     ],
 )

@@ -187,7 +187,7 @@ def test_a_list_of_what_is_no_point_is_refused() -> None:
     with refusal("call-refused", "all sites' lists once"):
         meeting.parties["c"].receive_openings(meeting.openings)
     meeting.parties["a"].receive_openings(meeting.openings)
-    with refusal("call-refused", "no point of the curve"):
+    with refusal("call-refused", "not a point of the curve"):
         meeting.parties["a"].blind(1, points, b"")
 
 

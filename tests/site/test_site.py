@@ -179,7 +179,7 @@ def test_what_a_site_would_fetch_from_elsewhere_is_found(tmp_path: Path) -> None
 
 
 def test_figures_of_a_page_by_hand() -> None:
-    """Words are all that is visible; sentences stand in paragraphs and list items; a heading's link sign is not a word."""
+    """Words are all that is visible; sentences are in paragraphs and list items; a heading's link sign is none."""
     html = """<nav>Menu words</nav><article><h1>Two words<a class="headerlink">¶</a></h1>
         <p>One two three. Four <em>five</em>!<br>Six</p><ul><li>Seven</li></ul><pre>code here</pre>
         <table><tr><td>cell</td><td>9</td></tr></table><img src="a.png">

@@ -8,7 +8,7 @@ from rich.filesize import decimal
 from fedweave.accounts.compliance import Disclosure
 from fedweave.accounts.verdict import Verdict, short, signed
 from fedweave.core.text import counted
-from fedweave.core.types import EVALUATION, FRAMING, TRAINING
+from fedweave.core.types import CLASS, EVALUATION, FRAMING, TRAINING
 from fedweave.experiment.runs.reading import BY_FEATURES, Run
 from fedweave.metrics.selection import (
     ALL_EXAMPLES,
@@ -19,6 +19,7 @@ from fedweave.metrics.selection import (
     CROSSING,
     LAST_ROUND,
     MEMBER_MEAN,
+    METRICS,
     OF_RANKS,
     PLAIN,
     REFERENCE,
@@ -134,15 +135,15 @@ def _result_tile(run: Run, members: Sequence[ServedMember]) -> Tile:
     if mean is None:
         return Tile(f"{title}, {place}", NONE if on_all is None else short(on_all), (between, tested + when))
     also = "" if on_all is None else f"{place} {short(on_all)}" + (f" ({between})" if between else "")
-    return Tile(f"{title}, {MEMBER_MEAN}", short(mean), (_between_members(members), also, tested + when))
+    return Tile(f"{title}, {MEMBER_MEAN}", short(mean), (_between_members(metric, members), also, tested + when))
 
 
-def _between_members(members: Sequence[ServedMember]) -> str:
+def _between_members(metric: str, members: Sequence[ServedMember]) -> str:
     """The interval of the member mean by Student's t; "" where there is none."""
     low, high = interval([one.value for one in members])
     if low is None or high is None or low == high or len(members) < MIN_SEEDS:
         return ""
-    if all(0 <= one.value <= 1 for one in members):  # of shares, and what is no larger
+    if CLASS in METRICS[metric].of:  # shares, and what is no larger
         low, high = max(0.0, low), min(1.0, high)
     return f"{_ends(low, high)} over members"
 

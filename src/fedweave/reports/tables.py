@@ -85,7 +85,7 @@ def subtitle(groups: Sequence[Group]) -> str:
     forms = {
         "Clients": "{}",
         "Model": "{}",
-        "Rounds": "{} rounds",
+        "Rounds": "{} round{}",
         "Seed": "seed {}",
         "Seeds": "seeds {}",
         "When": "{}",
@@ -95,7 +95,7 @@ def subtitle(groups: Sequence[Group]) -> str:
         entries = {str(facts.get(title, NONE)) for facts in of_groups}
         if len(entries) == 1 and NONE not in entries:
             words = entries.pop()
-            texts.append(words if words.startswith("unfinished") else form.format(words))
+            texts.append(words if words.startswith("unfinished") else form.format(words, "" if words == "1" else "s"))
     return " · ".join(texts)
 
 
