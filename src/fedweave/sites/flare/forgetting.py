@@ -75,7 +75,8 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
 
     before, exact, fast: numbers of the site's runs, or files or folders with a scorer. By default `exact` is the last
     run of the same configuration as an earlier one, `before`, that left out what site.toml lists, or another site; and
-    `fast` is the last run that began from `before`. If `exact` is not a run of this site and site.toml lists nothing,
+    `fast` is the last run that began from `before`. Of several earlier ones `before` is the last from which a fast run
+    began, else the last of the same sites. If `exact` is not a run of this site and site.toml lists nothing,
     the whole site has left: all of its training examples are forgotten.
     """
     about, _ = read_checked(folder / SITE_FILE)
@@ -162,6 +163,10 @@ def _choose_models(folder: Path, here: Sequence[RunHere], marks: frozenset[str],
         if EXACT in runs:
             end = here.index(runs[EXACT])
             earlier = [run for run in here[:end] if run.is_comparable(runs[EXACT])]
+        # The run that a fast one began from was forgotten from; else one of the same sites is more likely it.
+        begun_from = {run.init_from for run in here if run.excluded == marks}
+        of_same_sites = [run for run in earlier if EXACT in runs and {*run.sites} == {*runs[EXACT].sites}]
+        earlier = [run for run in earlier if run.name in begun_from] or of_same_sites or earlier
         runs |= {BEFORE: earlier[-1]} if earlier else {}
     if not named[FAST] and BEFORE in runs:
         on = [run for run in here if run.init_from == runs[BEFORE].name and run.excluded == marks]
