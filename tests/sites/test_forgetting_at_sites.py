@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from fedweave.sites.flare.compliance import read_report
 from fedweave.sites.flare.data_marks import data_digest
 from fedweave.sites.flare.federation import Flare
 from fedweave.sites.flare.folder import RUNS
-from fedweave.sites.flare.forgetting import report
+from fedweave.sites.flare.forgetting import RunHere, report, run_before
 from fedweave.sites.flare.holdings import Forgotten
 from fedweave.sites.flare.policy_names import read_checked
 from fedweave.sites.flare.site_data import training_graph
@@ -373,3 +374,25 @@ def test_real_sites_forget_examples_and_a_site(owned: Path, tmp_path: Path) -> N
     assert record["models"]["exact"]["attack"] is not None
     record = record_of(owned, site=others[0])
     assert any(SITE in note for note in record["notes"])
+
+
+@pytest.mark.parametrize(
+    ("runs", "before"),
+    [
+        ([("a", "x", "AB", ""), ("b", "x", "ABC", ""), ("exact", "-", "AB", ""), ("fast", "-", "AB", "a")], "a"),
+        ([("a", "x", "AB", ""), ("b", "x", "ABC", ""), ("exact", "-", "AB", "")], "a"),  # the same sites
+        ([("a", "x", "ABC", ""), ("b", "x", "ABC", ""), ("exact", "-", "AB", "")], "b"),  # a site has left
+        ([("exact", "-", "AB", "")], None),
+    ],
+)
+def test_the_run_before_is_the_one_that_was_trained_again(
+    runs: list[tuple[str, str, str, str]], before: str | None
+) -> None:
+    marks, model = frozenset("-"), SimpleNamespace(run="the same configuration")
+    here = [
+        RunHere(name, str(at), tuple(sites), marks if left == "-" else frozenset(), begun, model)
+        for at, (name, left, sites, begun) in enumerate(runs)
+    ]
+    [exact] = [run for run in here if run.name == "exact"]
+    found = run_before(here, exact, marks)
+    assert (found and found.name) == before

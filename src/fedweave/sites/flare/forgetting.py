@@ -140,6 +140,18 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
     return Forgetting.save(private_folder(place), record)
 
 
+def run_before(here: Sequence[RunHere], exact: RunHere | None, marks: frozenset[str]) -> RunHere | None:
+    """The run that was trained with what is forgotten: of those like `exact` before it, the last one from which a fast
+    run began that left out what `marks` say, else the last of the same sites, else the last; None if there is none."""
+    if exact is None:
+        return here[-1] if here else None
+    earlier = [run for run in here[: here.index(exact)] if run.is_comparable(exact)]
+    begun_from = {run.init_from for run in here if run.excluded == marks}
+    best = [run for run in earlier if run.name in begun_from]
+    best = best or [run for run in earlier if {*run.sites} == {*exact.sites}] or earlier
+    return best[-1] if best else None
+
+
 @dataclass(frozen=True)
 class _Chosen:
     """The models to compare. runs: {model: the number of the site's run}, without those of other files."""
@@ -159,15 +171,8 @@ def _choose_models(folder: Path, here: Sequence[RunHere], marks: frozenset[str],
             if run.excluded == marks and any(run.is_comparable(earlier) for earlier in here[:at]):
                 runs[EXACT] = run
     if not named[BEFORE]:
-        earlier = list(here)
-        if EXACT in runs:
-            end = here.index(runs[EXACT])
-            earlier = [run for run in here[:end] if run.is_comparable(runs[EXACT])]
-        # The run that a fast one began from was forgotten from; else one of the same sites is more likely it.
-        begun_from = {run.init_from for run in here if run.excluded == marks}
-        of_same_sites = [run for run in earlier if EXACT in runs and {*run.sites} == {*runs[EXACT].sites}]
-        earlier = [run for run in earlier if run.name in begun_from] or of_same_sites or earlier
-        runs |= {BEFORE: earlier[-1]} if earlier else {}
+        before = run_before(here, runs.get(EXACT), marks)
+        runs |= {BEFORE: before} if before is not None else {}
     if not named[FAST] and BEFORE in runs:
         on = [run for run in here if run.init_from == runs[BEFORE].name and run.excluded == marks]
         runs |= {FAST: on[-1]} if on else {}
