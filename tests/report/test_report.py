@@ -37,6 +37,7 @@ from fedweave.reports.cells import Cell, count_text, mark_best, mean_cell, numbe
 from fedweave.reports.compare import comparison_table as compared_groups
 from fedweave.reports.compare import tradeoff
 from fedweave.reports.effects import UNDECIDED, comparison_sentence, effect, ranking, three_digits
+from fedweave.reports.first_screen import first_screen
 from fedweave.reports.html import render
 from fedweave.reports.paired import paired_test, paired_tests
 from fedweave.reports.recipes import recipe, training_differences
@@ -772,6 +773,32 @@ def test_the_table_of_places_has_the_terminals_words_and_the_files_numbers(page:
     assert best["all examples"] == f"{found['best_val/global/accuracy']:.3f}"
     assert best["member mean"] == f"{found['best_val/local/accuracy']:.3f}"
     assert rows["macro F1"]["member mean"] == f"{found['local/macro_f1']:.3f}"
+
+
+def test_the_first_tile_names_the_round_of_its_number_without_members(copied: Any, summaries: Any) -> None:
+    """As where scores left the members only as a sum."""
+    run = read_run(copied(metrics=lambda rows: rows.filter(pc.field("client") == "global")))
+    assert not run.clients("accuracy")
+    shown, found = first_screen(run, disclose(run)), summaries["s0"]["metrics"]
+    assert shown.tiles[0].value == f"{found['best_val/local/accuracy']:.3f}"
+    assert shown.tiles[0].notes[-1].endswith(f"chosen round {found['best_val/round']}")
+
+
+@pytest.mark.parametrize(("metric", "values"), [("rmse", (0.1, 0.2, 9.0)), ("r2", (-0.9, 0.9, 1.0))])
+def test_an_interval_over_members_has_only_values_that_the_metric_can_have(
+    runs: dict[str, Path], metric: str, values: tuple[float, ...]
+) -> None:
+    names = [f"m{number}" for number in range(len(values))]
+    run, columns = read_run(runs["s0"]), {"round": 1, "split": "test", "metric": metric}
+    rows = pa.table({"client": names, "value": values} | {key: [one] * len(names) for key, one in columns.items()})
+    found = {f"judged/{metric}": -1.0, f"local/{metric}": statistics.fmean(values)}
+    run = replace(run, metrics=rows, summary={**run.summary, "metrics": found})
+    low, high = map(float, re.findall(r"-?\d+\.\d+", first_screen(run, disclose(run)).tiles[0].notes[0]))
+    expected = ttest_1samp(values, 0).confidence_interval()
+    if metric == "rmse":
+        assert (low, high) == (0, pytest.approx(expected.high, abs=1e-3))
+    else:
+        assert (low, high) == (pytest.approx(expected.low, abs=1e-3), 1)
 
 
 def test_the_command_writes_one_file_and_the_same_again(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -101,10 +101,10 @@ def _sentence_without(run: Run) -> str:
     return f"{result} ({MEMBER_MEAN}). Whether joining pays is not measured: also run `{also}` with the same seed."
 
 
-def _of_round(run: Run, members: Sequence[ServedMember]) -> str:
-    """The round that the numbers of members are of."""
+def _of_round(run: Run) -> str:
+    """The round that the main numbers are of."""
     best = run.summary["metrics"].get(f"{BEST}/round") or run.summary.get("chosen_round")
-    return f"{LAST_ROUND} {run.last_evaluation:,}" if best is None or not members else f"{CHOSEN_ROUND} {best:,.0f}"
+    return f"{LAST_ROUND} {run.last_evaluation:,}" if best is None else f"{CHOSEN_ROUND} {best:,.0f}"
 
 
 def _at_best(run: Run, name: str) -> float | None:
@@ -121,7 +121,7 @@ def _ends(low: float | None, high: float | None) -> str:
 def _result_tile(run: Run, members: Sequence[ServedMember]) -> Tile:
     """The member mean, of which the verdict speaks, with its interval over members; and the result on all
     examples, with one over these."""
-    metric, size, when = run.selection_metric, run.summary.get(GLOBAL_TEST), _of_round(run, members)
+    metric, size, when = run.selection_metric, run.summary.get(GLOBAL_TEST), _of_round(run)
     title = f"{title_of(metric)[0].upper()}{title_of(metric)[1:]}"
     mean, on_all = _at_best(run, f"local/{metric}"), _at_best(run, f"global/{metric}")
     place, between = "global test set" if size else ALL_EXAMPLES, ""
@@ -131,6 +131,7 @@ def _result_tile(run: Run, members: Sequence[ServedMember]) -> Tile:
     pooled, low, high = (_at_best(run, f"pooled/{metric}{end}") for end in ("", "_low", "_high"))
     if pooled is not None and low is not None:
         place, on_all, between = WORDS_OF_PLACES["pooled"], pooled, _ends(low, high)
+        examples = _examples(run, members)  # also where there is a global test set
     tested = f"{counted(examples, 'test example')}, " if examples else ""
     if mean is None:
         return Tile(f"{title}, {place}", NONE if on_all is None else short(on_all), (between, tested + when))
@@ -143,8 +144,10 @@ def _between_members(metric: str, members: Sequence[ServedMember]) -> str:
     low, high = interval([one.value for one in members])
     if low is None or high is None or low == high or len(members) < MIN_SEEDS:
         return ""
-    if CLASS in METRICS[metric].of:  # shares, and what is no larger
-        low, high = max(0.0, low), min(1.0, high)
+    if CLASS in METRICS[metric].of or lower(metric):  # shares and errors
+        low = max(0.0, low)
+    if not lower(metric):  # R² and correlations are at most 1, too
+        high = min(1.0, high)
     return f"{_ends(low, high)} over members"
 
 

@@ -260,7 +260,9 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
     area = metrics.get(names[0]) if names else None
     if area is not None and area <= CHANCE:
         title = "mean AUC over labels" if "global/labels" in metrics else "AUC"
-        where = "in the mean over clients" if names[0] == "local/auc" else f"on {training.test}"
+        together = "on all members' test examples ranked together"
+        places = {"local/auc": "in the mean over clients", "pooled/auc": together}
+        where = places.get(names[0], f"on {training.test}")
         reverse = "" if area == CHANCE else " It orders more pairs wrongly than correctly: check the labels."
         sentences["chance"] = f"the {title} {where}, {area:.3f}, is no better than guessing, which has 0.5.{reverse}"
     coverage, nominal = metrics.get("intervals/coverage"), metrics.get("intervals/nominal")
