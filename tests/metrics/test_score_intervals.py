@@ -5,10 +5,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fedweave.metrics import score_intervals
-from fedweave.metrics.score_intervals import average_precision_interval, delong
+from fedweave.metrics.score_intervals import average_precision_interval, delong, wilson
 
 NORMAL = 1.959963984540054
 
@@ -62,3 +63,10 @@ def test_intervals_cover_the_true_value_about_as_often_as_they_say() -> None:
     areas = [delong(*drawn(seed, 150)) for seed in range(200)]
     true = roc_auc_score(*drawn(0, 400_000)[::-1])
     assert sum(low <= true <= high for low, high in areas) >= 182
+
+
+@pytest.mark.parametrize("examples", [1, 2, 58, 100_000])
+def test_the_interval_of_a_share_is_scipys(examples: int) -> None:
+    for hits in {0, 1, examples // 3, examples - 1, examples}:
+        expected = binomtest(hits, examples).proportion_ci(0.95, "wilson")
+        assert wilson(hits / examples, examples) == pytest.approx((expected.low, expected.high), abs=1e-12)

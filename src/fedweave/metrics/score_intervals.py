@@ -1,4 +1,4 @@
-"""95 % intervals of AUC and average precision over test examples, which count as independent of each other."""
+"""95 % intervals of accuracy, AUC and average precision over test examples, which count as independent."""
 
 import math
 
@@ -7,6 +7,18 @@ import numpy as np
 NORMAL = 1.959963984540054  # 97.5 % of a normal distribution lie below it
 REPLICATES, MIN_REPLICATES = 200, 50
 WORK = 20_000_000  # examples of all replicates together, beyond which there are fewer of them
+
+
+def wilson(share: float, examples: int) -> tuple[float, float]:
+    """The interval of a share of test examples, cut to [0, 1] (Wilson 1927).
+
+    In place of SciPy's, which takes 0.4 ms for each of what may be 100,000 members.
+    """
+    hits = round(share * examples)
+    center = hits + NORMAL**2 / 2
+    half = NORMAL * math.sqrt(hits * (examples - hits) / examples + NORMAL**2 / 4)
+    low, high = (center - half) / (examples + NORMAL**2), (center + half) / (examples + NORMAL**2)
+    return max(0.0, low), min(1.0, high)
 
 
 def delong(score: np.ndarray, truth: np.ndarray) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from fedweave.accounts.verdict import Verdict, short, signed
 from fedweave.core.text import counted
 from fedweave.core.types import CLASS, EVALUATION, FRAMING, TRAINING
 from fedweave.experiment.runs.reading import BY_FEATURES, Run
+from fedweave.metrics.score_intervals import wilson
 from fedweave.metrics.selection import (
     ALL_EXAMPLES,
     ALONE,
@@ -35,7 +36,7 @@ from fedweave.metrics.selection import (
 )
 from fedweave.reports.cells import NONE, Cell, ResultTable
 from fedweave.reports.gains import baseline_algorithm
-from fedweave.reports.members import ServedMember, member_results, wilson
+from fedweave.reports.members import ServedMember, member_results
 from fedweave.reports.notes import GLOBAL_TEST
 from fedweave.reports.paired import MIN_SEEDS, interval
 from fedweave.reports.verdict import TRAIN_ALONE, joint_value, verdict_of

@@ -10,6 +10,7 @@ import numpy as np
 from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.experiment.runs.reading import BY_FEATURES, Group, Run, distinct, spread
+from fedweave.metrics.score_intervals import NORMAL
 from fedweave.metrics.selection import ALONE, PLAIN, lower, rank, title_of
 from fedweave.reports.cells import MAX_ROWS, NONE, Cell, ResultTable, number, number_cell, row_of, with_sign
 from fedweave.reports.effects import MIN_SEEDS_TEXT, UNDECIDED, Effect, effect, orient, ranking, three_digits
@@ -24,7 +25,6 @@ NOISE_NOTE = (
     "Caffo's 95 % interval of the two accuracies' difference leaves out 0. By chance alone up to one in forty does so "
     "either way."
 )
-_NORMAL = 1.959963984540054  # 97.5 % of a normal distribution lie below it
 
 
 @dataclass(frozen=True)
@@ -261,5 +261,5 @@ def difference_sign(share: float, other_share: float, examples: int) -> int:
     adjusted = (share * examples + 1) / (examples + 2)
     adjusted_other = (other_share * examples + 1) / (examples + 2)
     variance = (adjusted * (1 - adjusted) + adjusted_other * (1 - adjusted_other)) / (examples + 2)
-    half_width = _NORMAL * math.sqrt(variance)
+    half_width = NORMAL * math.sqrt(variance)
     return int(adjusted - adjusted_other > half_width) - int(adjusted_other - adjusted > half_width)

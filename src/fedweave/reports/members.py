@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fedweave.accounts.verdict import Verdict, short, signed
 from fedweave.experiment.runs.reading import Run
+from fedweave.metrics.score_intervals import wilson
 from fedweave.metrics.selection import ALONE, PLAIN, WORDS_OF_PLACES, rank
 from fedweave.reports import colors
 from fedweave.reports.cells import NONE, ResultTable, row_of, shorten
@@ -40,14 +41,6 @@ class ServedMember:
 def value_text(value: float, low: float | None, high: float | None) -> str:
     """ "0.810 [0.69, 0.89]"; without an interval only the value."""
     return short(value) + ("" if low is None or high is None else f" [{low:.2f}, {high:.2f}]")
-
-
-def wilson(share: float, examples: int) -> tuple[float, float]:
-    """The ends of Wilson's 95 % interval of a share of test examples, which count as independent."""
-    from scipy.stats import binomtest  # slow to import
-
-    ends = binomtest(round(share * examples), examples).proportion_ci(0.95, "wilson")
-    return float(ends.low), float(ends.high)
 
 
 def member_results(run: Run, verdict: Verdict | None = None) -> list[ServedMember]:
