@@ -21,6 +21,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
+def capitalized(text: str) -> str:
+    """`text` with a capital first letter; the others stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def cell(value: object) -> object:
     """Text that is safe in a cell of a table that a spreadsheet opens: what it would compute is marked as text."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

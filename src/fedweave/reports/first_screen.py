@@ -7,7 +7,7 @@ from rich.filesize import decimal
 
 from fedweave.accounts.compliance import Disclosure
 from fedweave.accounts.verdict import Verdict, short, signed
-from fedweave.core.text import counted
+from fedweave.core.text import capitalized, counted
 from fedweave.core.types import CLASS, EVALUATION, FRAMING, TRAINING
 from fedweave.experiment.runs.reading import BY_FEATURES, Run
 from fedweave.metrics.score_intervals import wilson
@@ -95,7 +95,7 @@ def _sentence_without(run: Run) -> str:
     metric = run.selection_metric
     value = joint_value(run.summary["metrics"], metric)
     result = f"{title_of(metric)} {short(value)}" if value is not None else f"no {title_of(metric)} was measured"
-    result = result[0].upper() + result[1:]
+    result = capitalized(result)
     if run.summary["algorithm"] in TRAIN_ALONE:
         return f"{result} ({MEMBER_MEAN}): every member trains alone, and other runs are compared with this one."
     also = baseline_algorithm(run)
@@ -123,7 +123,7 @@ def _result_tile(run: Run, members: Sequence[ServedMember]) -> Tile:
     """The member mean, of which the verdict speaks, with its interval over members; and the result on all
     examples, with one over these."""
     metric, size, when = run.selection_metric, run.summary.get(GLOBAL_TEST), _of_round(run)
-    title = f"{title_of(metric)[0].upper()}{title_of(metric)[1:]}"
+    title = capitalized(title_of(metric))
     mean, on_all = _at_best(run, f"local/{metric}"), _at_best(run, f"global/{metric}")
     place, between = "global test set" if size else ALL_EXAMPLES, ""
     examples = size or _examples(run, members)
@@ -188,7 +188,7 @@ def _gains(members: Sequence[ServedMember]) -> tuple[str, ...]:
 
 def _worst_tile(run: Run, members: Sequence[ServedMember]) -> Tile:
     """The member that the model serves worst, and those that lose by joining."""
-    title = WORST_MEMBER[0].upper() + WORST_MEMBER[1:]
+    title = capitalized(WORST_MEMBER)
     if not members:
         return Tile(title, NONE, ("no results of single members are known",))
     worst = members[0]

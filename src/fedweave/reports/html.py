@@ -8,6 +8,7 @@ from itertools import chain
 from markupsafe import Markup
 
 from fedweave.accounts.compliance import disclose
+from fedweave.core.text import capitalized
 from fedweave.core.types import Record
 from fedweave.experiment.config import to_toml
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, group_runs
@@ -157,7 +158,7 @@ def _sentences(run: Run) -> list[str]:
     clauses = [alerts_clause(metrics, run.classes), intervals(metrics), members_clause(metrics, run.members)]
     if metric in OF_POSITIVE and metrics.get("pooled/recall") is not None:
         clauses.append(f"recall from the threshold on {metrics['pooled/recall']:.3f}")
-    return [f"{clause[0].upper()}{clause[1:].rstrip('.')}." for clause in clauses if clause]
+    return [f"{capitalized(clause).rstrip('.')}." for clause in clauses if clause]
 
 
 def _notices(groups: Sequence[Group]) -> tuple[list[str], list[str]]:
@@ -178,7 +179,7 @@ def _notices(groups: Sequence[Group]) -> tuple[list[str], list[str]]:
         absent = absence_sentence(run.metrics)
         if absent:
             warnings.append(absent if len(runs) == 1 else f"{run.directory}: {absent}")
-        remarks += [f"{text[0].upper()}{text[1:]}." for text in shelf_sentences(run.summary)]
+        remarks += [f"{capitalized(text)}." for text in shelf_sentences(run.summary)]
         if "note" in run.summary:
             remarks.append(f"{run.summary['note']}." if len(runs) == 1 else f"{run.directory}: {run.summary['note']}.")
     return warnings + training_differences(groups), [*dict.fromkeys(remarks)]
@@ -197,7 +198,7 @@ def _note_sentences(groups: Sequence[Group], notes_of: Callable[[Record], dict[s
             runs = f", {len(sentences)} of {len(group.runs)} runs (numbers of one)" if len(group.runs) > 1 else ""
             labels.setdefault((runs, sentences[0]), []).append(group.label)
     if len(groups) == 1 and len(groups[0].runs) == 1:
-        return [f"{sentence[0].upper()}{sentence[1:]}" for _, sentence in labels]
+        return [capitalized(sentence) for _, sentence in labels]
     return [f"{', '.join(names)}{runs}: {sentence}" for (runs, sentence), names in labels.items()]
 
 

@@ -6,6 +6,7 @@
 import re
 from typing import Literal
 
+from fedweave.core.text import capitalized
 from fedweave.metrics.selection import BEST, CHOSEN_ROUND, METRICS, WORDS_OF_PLACES, WORST_MEMBER, Metric
 
 # {beginning of a name: what the rest of it is measured on, and the module that does}
@@ -318,7 +319,7 @@ def readable(name: str) -> str:
     rest = path.removeprefix(begin).strip("/").replace("/", " ").replace("_", " ")
     words = [title, _ENDS.get(end, ""), WORDS_OF_PLACES.get(begin, ""), rest, of_round]
     text = ", ".join(filter(None, words))
-    return text[0].upper() + text[1:]
+    return capitalized(text)
 
 
 _ROUNDS = {BEST: CHOSEN_ROUND, "best_fair": "fairest round"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedweave.apply.own_metrics import load_metric, measure_run
-from fedweave.core.text import counted, markdown_table
+from fedweave.core.text import capitalized, counted, markdown_table
 from fedweave.core.types import Record
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Config, flat
@@ -205,7 +205,7 @@ def describe_numbers(groups: Sequence[Group], choices: Sequence[ChosenSetting] =
     metric = common_selection_metric(groups)
     if metric:
         title = title_of(metric)
-        return (NOTE.format("Accuracies" if metric == PLAIN else title[0].upper() + title[1:], title),)
+        return (NOTE.format("Accuracies" if metric == PLAIN else capitalized(title), title),)
     if not choices:
         return (NOTE_WITHOUT_COMMON_METRIC,)
     metrics = dict.fromkeys(f"{title_of(choice.metric)} ({settings_text(choice.condition)})" for choice in choices)

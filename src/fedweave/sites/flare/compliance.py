@@ -19,7 +19,7 @@ from fedweave.accounts.compliance import FOOT, messages_section, upload_size
 from fedweave.accounts.document import Document, Section, grid
 from fedweave.accounts.ledger import SERVER, flows, period
 from fedweave.core.settings import meanings
-from fedweave.core.text import counted
+from fedweave.core.text import capitalized, counted
 from fedweave.core.types import Record
 from fedweave.errors import CallRefused, UserError, listed
 from fedweave.experiment.runs.files import read, write
@@ -315,7 +315,7 @@ def _spent(summary: Audit) -> Section:
         exempt = free(summary) if rules.epsilon is not None else ""
         text += f" The ε covers what left with noise; nothing limits what the rest reveals{exempt}."
     if summary.lost:
-        text = f"{summary.lost[0].upper()}{summary.lost[1:]}. {text}"
+        text = f"{capitalized(summary.lost)}. {text}"
     return Section("What it cost, and what is left", (text,), grid=grid(rows, ("what",)))
 
 
