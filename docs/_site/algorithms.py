@@ -111,7 +111,7 @@ def page(name: str, kind: Any) -> str:
     if name in SYSTEMS:
         title, path = SYSTEMS[name]
         blocks.append(f"More about it, with results: [{title}](../../{path}).")
-    works = [method, "\n".join(_preset_parts(kind))]
+    works = [method, _preset_parts(kind)]
     if any(works):
         blocks += ["## How it works", *filter(None, works)]
     if deviations:
@@ -121,17 +121,16 @@ def page(name: str, kind: Any) -> str:
     if privacy:
         blocks += [
             "## What leaves a member",
-            f"With {privacy[1]}, the server sees of a single member:",
+            f"With {privacy[1]}, [the server sees](../../guarantees-sums.md) of a single member:",
             f"- in training: {privacy[2]}\n- of its scores: {privacy[3]}",
-            "[Security](../../security.md) says against whom that holds. `fedweave ledger RUN` lists every message.",
         ]
     pairs, gain = _compared(name)
     if pairs:
         blocks += [
             "## Results",
-            f"[Baselines](../../findings/baselines.md) compares it on {pairs} pairs of a data set and a partition"
-            + (f": its mean gain over `{_BASE}` is {gain}. " if gain else ". ")
-            + "[Chosen rates, differences to `local`, seconds and bytes](../../results/baselines.md).",
+            (f"Mean gain over `{_BASE}`: {gain}, on " if gain else "On ")
+            + f"{pairs} pairs of a data set and a partition ([baselines](../../findings/baselines.md), "
+            "[all numbers](../../results/baselines.md)).",
         ]
     return "\n\n".join(blocks) + "\n"
 
@@ -152,16 +151,15 @@ def _document(kind: Any) -> tuple[str, str, str]:
     return paper.strip(), method.strip(), deviations[:1].upper() + deviations[1:]
 
 
-def _preset_parts(kind: Any) -> Iterator[str]:
-    """What the parts of a preset do."""
+def _preset_parts(kind: Any) -> str:
+    """The parts of a preset."""
     names = {part: name for name, part in PARTS.items()}
-    for part in getattr(kind, "made_of", ()):
-        link = f"[`{names[part]}`](../part.md#{names[part]}): " if part in names else ""
-        yield f"- {link}{reference.about(part)}"
+    parts = [f"[`{names[part]}`](../part.md#{names[part]})" for part in getattr(kind, "made_of", ()) if part in names]
+    return f"Parts: {', '.join(parts)}." if parts else ""
 
 
 def _example(name: str, kind: Any) -> Iterator[str]:
-    """A few lines of a file, and of Python."""
+    """A few lines of a file, and of Python where the model is an unusual one."""
     defaults = {}
     settings = config.parameters("algorithm", kind) if name == _BASE else _own_settings(kind)
     for key, parameter in list(settings.items())[:2]:
@@ -174,11 +172,11 @@ def _example(name: str, kind: Any) -> Iterator[str]:
         values = {"name": model} if isinstance(model, str) else model
         lines += ["", "[model]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
     yield "\n".join(["```toml", *lines, "```"])
-    if name not in GROUPS["Parties with the same nodes"]:
-        arguments = "".join(f", {key}={value!r}" for key, value in defaults.items())
-        title, layers = getattr(paper, "__name__", name), getattr(paper, "example_model", "")
-        first = f"`model = fedweave.models.{layers}.build(data.features, data.classes)`, then " if layers else ""
-        yield f"In Python: {first}`algorithm = fedweave.algorithms.{title}(model{arguments})`."
+    layers = getattr(paper, "example_model", "")
+    if layers:
+        title = getattr(paper, "__name__", name)
+        first = f"`model = fedweave.models.{layers}.build(data.features, data.classes)`"
+        yield f"In Python: {first}, then `algorithm = fedweave.algorithms.{title}(model)`."
 
 
 def _own_settings(kind: Any) -> dict[str, config.Parameter]:

@@ -1,18 +1,16 @@
-"""The page of error codes, read from the package's source: every code, its messages, and the modules that raise it."""
+"""The page of error codes, read from the package's source: every code with a message."""
 
 import ast
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import fedweave
 from fedweave.errors import CODES
 
 PACKAGE = Path(fedweave.__file__).parent
-MAX_MESSAGES = 3  # of one code
-MAX_LENGTH = 240  # of a message
+MAX_LENGTH = 110  # of a message
 _CODE = re.compile(r"[a-z]+(-[a-z]+)*(\.[a-z0-9-]+)?")
 # Functions that raise an error and complete its code: the code's prefix, the position of its rest among the arguments,
 # the default of this argument, and the position of the message.
@@ -24,56 +22,40 @@ _RAISING_FUNCTIONS = {
 }
 
 
-class Raise(NamedTuple):
-    """One place where a code is raised: the module, and the message with "…" for values."""
-
-    module: str
-    message: str
-
-
 @cache
-def codes() -> dict[str, list[Raise]]:
-    """{code: where it is raised}, sorted by code. A class of errors with its own code has its docstring as message."""
+def codes() -> dict[str, list[str]]:
+    """{code: its messages, with "…" for values}, sorted by code. A class of errors with its own code has its docstring
+    as message."""
     trees: dict[str, ast.Module] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
         trees[module] = ast.parse(path.read_text(encoding="utf-8"))
     constants = {module: _constants(tree) for module, tree in trees.items()}
-    result: dict[str, list[Raise]] = {}
+    result: dict[str, list[str]] = {}
     for module, tree in trees.items():
         texts = _imported_constants(tree, constants) | constants[module]
         for code, message in _raises(tree, texts):
-            result.setdefault(code, []).append(Raise(module, message))
+            result.setdefault(code, []).append(message)
     return dict(sorted(result.items()))
 
 
 def page() -> str:
-    """The page: the groups, then every code of each group with its messages."""
-    groups = "\n".join(f"| [`{name}`](#{name}) | {about} | {_link(place)} |" for name, (about, place) in CODES.items())
+    """The page: every code of each group with a message."""
     lines = [
         "# Error codes",
         "Every error has a `code`, which programs read: `error.code` in Python. A mistake that you can correct ends a "
         "command with exit status 2, any other fault with 1. The part before the point says what kind of fault it is. "
-        "Messages below have … where yours has a name or a number.",
-        f"| group | what it means | read more |\n| --- | --- | --- |\n{groups}",
+        "A message has … where yours has a name or a number; where a code has several, this is one of them.",
     ]
     for name, (about, place) in CODES.items():
-        rows = [_row(code, raises) for code, raises in codes().items() if code.partition(".")[0] == name]
+        rows = [_row(code, messages) for code, messages in codes().items() if code.partition(".")[0] == name]
         lines += [f"## {name}", f"{about} {_link(place)}.", "\n".join(["| code | message |", "| --- | --- |", *rows])]
     return "\n\n".join(lines) + "\n"
 
 
-def _row(code: str, raises: list[Raise]) -> str:
-    messages = list(dict.fromkeys(one.message for one in raises if one.message))
-    modules = list(dict.fromkeys(f"`{one.module}`" for one in raises))
-    lines = [_cell(message) for message in messages[:MAX_MESSAGES]]
-    if len(messages) > MAX_MESSAGES:
-        lines.append(f"and {len(messages) - MAX_MESSAGES} more")
-    where = f"in {', '.join(modules[:MAX_MESSAGES])}"
-    if len(modules) > MAX_MESSAGES:
-        where += f" and {len(modules) - MAX_MESSAGES} more modules"
-    messages_and_modules = "<br>".join([*lines, where])  # the search finds a code, not the words of its messages
-    return f'| <a id="{code}"></a>`{code}` | <span data-search-exclude>{messages_and_modules}</span> |'
+def _row(code: str, messages: list[str]) -> str:
+    message = next(filter(None, messages), "")  # the search finds a code, not the words of its message
+    return f'| <a id="{code}"></a>`{code}` | <span data-search-exclude>{_cell(message)}</span> |'
 
 
 def _link(place: str) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 FOLDER = Path(__file__).parents[1] / "results"
 FINDINGS = {"glasu": "vertical"}  # a paper's page in docs/findings, where it has another name
 _FEW = 10  # tables that a note lists by name
+_ONLY_IN_CSV = ("difference", "best round, chosen on test")  # columns that pages leave out
 
 
 class Table(NamedTuple):
@@ -74,8 +75,8 @@ def page(name: str, of_paper: Sequence[Table]) -> str:
     shared = {note: labels for note, labels in tables_of.items() if len(labels) > 1}
     blocks = [
         f"# {of_paper[0].paper}: results",
-        "Numbers that the paper prints, next to ours. The CSV files have all rows, also those that the paper has no "
-        f"number of. What follows from them: [findings](../findings/{FINDINGS.get(name, name)}.md).",
+        "Numbers that the paper prints, next to ours. The CSV files have all rows and columns. "
+        f"What follows from them: [findings](../findings/{FINDINGS.get(name, name)}.md).",
     ]
     if shared:
         items = []
@@ -84,8 +85,18 @@ def page(name: str, of_paper: Sequence[Table]) -> str:
         blocks += ["## Notes on several tables", "\n".join(items)]
     for table in of_paper:
         own = [note for note in table.notes if note not in shared]
-        blocks += [f"## {table.heading} {{#{table.stem}}}", *own, *table.rest]
+        blocks += [f"## {table.heading} {{#{table.stem}}}", *own, *map(_narrow, table.rest)]
     return "\n\n".join(blocks) + "\n"
+
+
+def _narrow(block: str) -> str:
+    """A table without the columns that follow from others; any other block as it is."""
+    if not block.startswith("| "):
+        return block
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()]
+    kept = [at for at, title in enumerate(rows[0]) if title.strip() not in _ONLY_IN_CSV]
+    lines = [f"|{'|'.join(row[at] for at in kept)}|" for row in rows]
+    return "\n".join(lines).replace(" ± ", "±")
 
 
 def _sort_key(path: Path) -> tuple[str | int, ...]:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+import api
 import codes
 import results
 import typer
-import typer.cli
 from docstrings import fields_as_lists
 
 import fedweave
@@ -84,6 +84,20 @@ def _general() -> str:
     return f"# Top level\n\nBefore the first section of an experiment's file. {about}\n\n{rows}\n"
 
 
+_NUMBER = r"([-\d.,e+]*[\d])"
+_SHORT_TYPES = (  # (what a type says in words, how tables write it)
+    (rf"from {_NUMBER} to {_NUMBER}", r"[\1, \2]"),
+    (rf"of at least {_NUMBER} and below {_NUMBER}", r"[\1, \2)"),
+    (rf"above {_NUMBER} and at most {_NUMBER}", r"(\1, \2]"),
+    (rf"above {_NUMBER} and below {_NUMBER}", r"(\1, \2)"),
+    ("of at least", "≥"),
+    ("of at most", "≤"),
+    ("above", ">"),
+    ("below", "<"),
+    (r"tuple\[(\w+), \.\.\.\]", r"list[\1]"),
+    (r" \| ", ", "),
+)
+_SHARED_OPTIONS = 3  # commands with the same option, from which on it stands once
 _REPEATED = 3  # plug-ins of one of these sections with the same setting, from which on it stands once
 _WITH_SHARED = ("data", "model", "partition")
 
@@ -133,9 +147,12 @@ def ledger() -> str:
 
 def type_and_default(parameter: config.Parameter) -> tuple[str, str]:
     """The type and the default of a parameter, as a configuration has them."""
+    kind = type_name(parameter)
+    for pattern, short in _SHORT_TYPES:
+        kind = re.sub(pattern, short, kind)
     if parameter.default is dataclasses.MISSING:
-        return type_name(parameter), "required"
-    return type_name(parameter), default_text(parameter, parameter.default)
+        return kind, "required"
+    return kind, default_text(parameter, parameter.default)
 
 
 TABLE_HEAD = ("| key | type | default | |", "| --- | --- | --- | --- |")
@@ -185,10 +202,33 @@ def _cell(text: str) -> str:
 
 
 def commands() -> str:
-    """Every command with its arguments and options, as typer documents it."""
-    command = typer.main.get_command(app)
-    text = typer.cli.get_docs_for_click(obj=command, ctx=typer.Context(command), name="fedweave")
-    return re.sub(r"^# `fedweave`", "# Commands", text, count=1).replace("$ fedweave", "fedweave")
+    """Every command with its arguments and options; options that several commands share stand once."""
+    root = typer.main.get_command(app)
+    found = dict(_commands(root, typer.Context(root, info_name="fedweave")))
+    counts = Counter(chain.from_iterable(options.items() for _, options in found.values()))
+    shared = {option: text for (option, text), count in counts.items() if count >= _SHARED_OPTIONS}
+    lines = [
+        "# Commands",
+        "`fedweave COMMAND --help` prints the same. A command with the shared options below names them only.",
+        "\n".join(f"- `{option}`: {text}" for option, text in shared.items()),
+    ]
+    for words, (about, options) in found.items():
+        own = [f"- `{option}`: {text}" for option, text in options.items() if shared.get(option) != text]
+        same = [f"`{option}`" for option, text in options.items() if shared.get(option) == text]
+        if same:
+            own.append(f"- {', '.join(same)}")
+        lines += [f"## `{words}`", *about, "\n".join(own)]
+    return "\n\n".join(filter(None, lines)) + "\n"
+
+
+def _commands(command: Any, context: Any) -> Iterator[tuple[str, tuple[list[str], dict[str, str]]]]:
+    """(the words of a command, ([what it does], {option or argument: its help})) of a command and those below it."""
+    records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
+    options = {name: _cell(text).strip() for name, text in filter(None, records) if "--help" not in name}
+    yield context.command_path, ([inspect.cleandoc(command.help or "").replace("\b\n", "")], options)
+    for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
+        below = command.get_command(context, name)
+        yield from _commands(below, typer.Context(below, info_name=name, parent=context))
 
 
 def python() -> dict[str, str]:
@@ -201,47 +241,35 @@ def python() -> dict[str, str]:
             if name != "algorithms":
                 pages[f"reference/python-{name}.md"] = _module_page(name, member)
         elif not name.startswith("__"):
-            top_level.append(_definition(member))
+            top_level.append(member)
     pages["reference/python.md"] = _page("fedweave", top_level)
     for name, (title, paths) in WRITING.items():
-        pages[f"reference/writing-{name}.md"] = _page(title, [_definition(_import(path)) for path in paths])
+        pages[f"reference/writing-{name}.md"] = _page(title, [api.imported(path) for path in paths])
     return pages
 
 
-def _import(path: str) -> Any:
-    """The object or module of an import path."""
-    module_name, _, name = path.rpartition(".")
-    module = importlib.import_module(module_name)
-    return getattr(module, name) if hasattr(module, name) else importlib.import_module(path)
-
-
-def _page(title: str, members: list[str], above: str = "") -> str:
-    blocks = [f"# {title}", *filter(None, [above]), *(f"::: {member}" for member in members)]
-    return "\n\n".join(blocks) + "\n"
+def _page(title: str, members: list[Any], above: str = "") -> str:
+    about = "`help(…)` in Python has types, errors and all that a method's line leaves out."
+    return "\n\n".join([f"# {title}", about, *filter(None, [above]), *map(api.entry, members)]) + "\n"
 
 
 def _module_page(name: str, module: Any) -> str:
     """The page of a module: a line for each class whose settings another page has, and all else in full."""
     title = f"fedweave.{name}"
     if not hasattr(module, "__all__"):
-        return _page(title, [f"{module.__name__}.{info.name}" for info in pkgutil.iter_modules(module.__path__)])
+        names = [f"{module.__name__}.{info.name}" for info in pkgutil.iter_modules(module.__path__)]
+        return _page(title, [importlib.import_module(path) for path in names])
     section = {"models": "model", "partition": "partition"}.get(name, "")
-    names = {kind: key for key, kind in config.registry(section).items()} if section else {}
+    keys = {kind: key for key, kind in config.registry(section).items()} if section else {}
     lines, members = [], []
     for member in (getattr(module, name) for name in module.__all__):
         if isinstance(member, Mapping):  # a registry
             continue
-        if isinstance(member, type) and member in names:
-            key = names[member]
-            settings = ", ".join(arguments(config.parameters(section, member)))
-            lines.append(f"- [`{member.__name__}`]({section}.md#{key})`({settings})`: {one_line(member)}")
+        if isinstance(member, type) and member in keys:
+            line = f"- [`{member.__name__}`]({section}.md#{keys[member]}): {one_line(member)}"
+            lines.append(line)
         else:
-            members.append(_definition(member))
+            members.append(member)
     if lines:
-        lines.insert(0, f"A class's link leads to the meanings of its settings, which `[{section}]` has, too.\n")
+        lines.insert(0, f"A class's link leads to its settings, which `[{section}]` has, too.\n")
     return _page(title, members, "\n".join(lines))
-
-
-def _definition(member: Any) -> str:
-    """The import path where a class or function is defined."""
-    return member.__name__ if inspect.ismodule(member) else f"{member.__module__}.{member.__qualname__}"
