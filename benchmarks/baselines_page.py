@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.baselines_table import HEAD, METHODS, Choice, Runs, cells, choose, metric_of
-from benchmarks.common import mean_half_width
 from fedweave.reports.paired import MIN_SEEDS, paired_differences
 
 SEEDS = 5
@@ -97,8 +96,8 @@ def overview(choices: Choices) -> Iterator[str]:
                 cells.append("—")
                 continue
             tests = of_place[method].tests()
-            star = " *" if (place, method) in significant else ""
-            cells.append(mean_half_width(list(tests.values()), ".3f").replace("0.", ".") + star)
+            star = "\\*" if (place, method) in significant else ""
+            cells.append(f"{statistics.fmean(tests.values()):.3f}".replace("0.", ".") + star)
             gains.append(statistics.fmean(paired_differences(tests, of_place["fedavg"].tests())))
         gain = ""
         if method != "fedavg":

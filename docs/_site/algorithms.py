@@ -225,5 +225,5 @@ def _compared(name: str) -> tuple[int, str]:
     for line in table.splitlines():
         if line.startswith(f"| `{name}` |"):
             *cells, gain = line.split("|")[1:-1]
-            return sum("±" in cell for cell in cells), gain.strip().partition(" ")[0]
+            return sum("." in cell for cell in cells), gain.strip().partition(" ")[0]
     return 0, ""
