@@ -13,7 +13,7 @@ from docstrings import fields_as_lists
 
 from fedweave.algorithms import ALGORITHMS, GROUPS, PARTS
 from fedweave.experiment import config
-from fedweave.reports.listing import meanings, one_line
+from fedweave.reports.listing import meanings
 
 DOCS = Path(__file__).parents[1]
 SYSTEMS = {  # algorithms that have another page in docs/
@@ -68,7 +68,7 @@ def _groups() -> dict[str, Iterable[str]]:
 
 
 def python_index() -> str:
-    """A line for each class of `fedweave.algorithms`: how to make one, what it is, and where its page is."""
+    """A line for each class of `fedweave.algorithms`: how to make one, and where its page is."""
     lines = [
         "# fedweave.algorithms",
         "Give an algorithm a model and its settings. `federation` takes it as it is:",
@@ -88,7 +88,7 @@ def _python_line(name: str, kind: Any) -> str:
     if len(own) < len(config.parameters("algorithm", kind)):
         arguments.append("…")
     title = getattr(kind, "paper", kind).__name__
-    return f"- [`{title}`](algorithms/{name}.md)`({', '.join(arguments)})`: {one_line(kind)}"
+    return f"- [`{title}`](algorithms/{name}.md)`({', '.join(arguments)})`"
 
 
 def training_settings() -> str:

@@ -1,4 +1,4 @@
-"""Pages of the Python API: what an object is, its fields, and a line for each method, from docstrings and signatures."""
+"""Pages of the Python API: what an object is, its fields, and a line for each method, from docstrings."""
 
 import importlib
 import inspect
@@ -21,14 +21,14 @@ def imported(path: str) -> Any:
     return getattr(module, name) if hasattr(module, name) else importlib.import_module(path)
 
 
-def entry(member: Any) -> str:
-    """An object under its name: a function's arguments and docstring, a class's docstring and a line for each method,
-    a module's first paragraph and the names in it."""
+def entry(member: Any, methods: bool = True) -> str:
+    """An object under its name: a function's arguments and docstring, a class's docstring and, with `methods`, a line
+    for each method, a module's first paragraph and the names in it."""
     blocks = [f"## {import_path(member)}"]
     if inspect.ismodule(member):
         blocks += [_first_paragraph(member), ", ".join(_names_of_module(member))]
     elif inspect.isclass(member):
-        blocks += [_document(member), "\n".join(_lines_of_class(member))]
+        blocks += [_document(member), "\n".join(_lines_of_class(member) if methods else ())]
     else:
         blocks += [f"`{member.__name__}{arguments(member)}`", _document(member)]
     return "\n\n".join(filter(None, blocks))

@@ -17,6 +17,8 @@ import typer
 from docstrings import fields_as_lists
 
 import fedweave
+from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.parts import Part
 from fedweave.cli import app
 from fedweave.core.ledger_columns import COLUMNS, WORD
 from fedweave.core.settings import NAMED
@@ -124,12 +126,29 @@ def _plugins(section: str) -> Iterator[str]:
     for name, kind in kinds.items():
         full = explanation(kind) if section in ("model", "partition") else about(kind)
         yield f"## {name}\n\n{describe(name) if section == 'data' else full}"
-        own = [row for key, row in rows[name].items() if shared.get(key) != row]
+        algorithm, told = _algorithm_of(kind, rows[name]) if section == "part" else ("", [])
+        if algorithm:
+            keys = ", ".join(f"`{key}`" for key in told)
+            yield f"With the settings of [`{algorithm}`](algorithms/{algorithm}.md#settings): {keys}."
+        own = [row for key, row in rows[name].items() if shared.get(key) != row and key not in told]
         if own:
             yield "\n".join([*TABLE_HEAD, *own])
         names = [f"`{key}`" for key, row in rows[name].items() if shared.get(key) == row]
         if names:
             yield f"{'And' if own else 'Has'} the [shared settings](#shared-settings) {', '.join(names)}."
+
+
+def _algorithm_of(part: Any, rows: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The algorithm whose page has most rows of a part that it is made of, and these settings; "" without any."""
+    shared = setting_rows(config.parameters("algorithm", ALGORITHMS["fedavg"]), meanings(ALGORITHMS["fedavg"]))
+    best, found = "", list[str]()
+    for name, kind in ALGORITHMS.items():
+        if part in getattr(kind, "made_of", ()):
+            of_page = setting_rows(config.parameters("algorithm", kind), meanings(kind))
+            equal = [key for key, row in rows.items() if of_page.get(key) == row and key not in shared]
+            if len(equal) > len(found):
+                best, found = name, equal
+    return best, found
 
 
 def ledger() -> str:
@@ -244,13 +263,15 @@ def python() -> dict[str, str]:
             top_level.append(member)
     pages["reference/python.md"] = _page("fedweave", top_level)
     for name, (title, paths) in WRITING.items():
-        pages[f"reference/writing-{name}.md"] = _page(title, [api.imported(path) for path in paths])
+        above = "[Hooks of parts](../hooks.md) has the methods of `Part`." if name == "parts" else ""
+        pages[f"reference/writing-{name}.md"] = _page(title, [api.imported(path) for path in paths], above)
     return pages
 
 
 def _page(title: str, members: list[Any], above: str = "") -> str:
     about = "`help(…)` in Python has types, errors and all that a method's line leaves out."
-    return "\n\n".join([f"# {title}", about, *filter(None, [above]), *map(api.entry, members)]) + "\n"
+    entries = [api.entry(member, methods=member is not Part) for member in members]
+    return "\n\n".join([f"# {title}", about, *filter(None, [above]), *entries]) + "\n"
 
 
 def _module_page(name: str, module: Any) -> str:
@@ -266,10 +287,8 @@ def _module_page(name: str, module: Any) -> str:
         if isinstance(member, Mapping):  # a registry
             continue
         if isinstance(member, type) and member in keys:
-            line = f"- [`{member.__name__}`]({section}.md#{keys[member]}): {one_line(member)}"
-            lines.append(line)
+            lines.append(f"[`{member.__name__}`]({section}.md#{keys[member]})")
         else:
             members.append(member)
-    if lines:
-        lines.insert(0, f"A class's link leads to its settings, which `[{section}]` has, too.\n")
-    return _page(title, members, "\n".join(lines))
+    above = f"Classes, with their settings under `[{section}]`: {', '.join(lines)}." if lines else ""
+    return _page(title, members, above)

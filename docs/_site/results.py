@@ -25,7 +25,7 @@ def page() -> str:
                 "client, split and metric; the client `global` stands for all examples together, and there the name "
                 "has no place. What the places mean, with an example: [In plain words](../concepts.md).",
                 "## Places",
-                _table(("place", "measured on", "where in the package"), _places()),
+                _table(("place", "measured on"), _places()),
                 "## Metrics",
                 "They stand behind the places `global`, `local`, `trained`, `within`, `pooled`, `best_val`, `features` "
                 "and `reference`, as far as they are defined there.",
@@ -50,14 +50,14 @@ def _meanings(meanings: dict[str, str]) -> Iterator[tuple[str, ...]]:
 
 
 def _places() -> Iterator[tuple[str, ...]]:
-    for name, (about, module) in result_names.PLACES.items():
-        yield f"`{name}/…`", _cell(about), f"`fedweave.{module}`" if module else ""
+    for name, (about, _) in result_names.PLACES.items():
+        yield f"`{name}/…`", _cell(about)
 
 
 def _metrics() -> Iterator[tuple[str, ...]]:
     for name, metric in METRICS.items():
         kinds = ", ".join(_KINDS[kind] for kind in metric.of)
-        yield f"`{name}`", _cell(metric.title), _BETTER[metric.better], _cell(metric.note), kinds
+        yield f"`{name}`", _cell(_other_title(name, metric.title)), _BETTER[metric.better], _cell(metric.note), kinds
     for name in result_names.RESULTS:
         if _is_of_all_places(name) and not name.startswith(("worst_", "best_")):
             yield *_row(name), ""
@@ -69,7 +69,12 @@ def _is_of_all_places(name: str) -> bool:
 
 def _row(name: str) -> tuple[str, ...]:
     last, about = name.rpartition("/")[2], result_names.meaning(name)
-    return f"`{name}`", _cell(result_names.title(last)), _BETTER[result_names.better(last)], _cell(about)
+    return f"`{name}`", _cell(_other_title(last, result_names.title(last))), _BETTER[result_names.better(last)], _cell(about)
+
+
+def _other_title(name: str, title: str) -> str:
+    """The title, "" if it is the name in words."""
+    return "" if title.lower() == name.replace("_", " ") else title
 
 
 def _others() -> Iterator[tuple[str, ...]]:
