@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 FOLDER = Path(__file__).parents[1] / "results"
 FINDINGS = {"glasu": "vertical"}  # a paper's page in docs/findings, where it has another name
+_COMMAND = "`fedweave reproduce"  # with the commit: a note that only the repository's files have
 _FEW = 10  # tables that a note lists by name
 _ONLY_IN_CSV = ("difference", "best round, chosen on test")  # columns that pages leave out
 
@@ -60,8 +61,8 @@ def index(papers: dict[str, list[Table]]) -> str:
     """The list of the tables and figures of all papers, and of what else was measured."""
     lines = ["# All tables and figures"]
     for name, of_paper in papers.items():
-        items = [f"- [{table.heading}]({name}.md#{table.stem})" for table in of_paper]
-        lines += [f"## {of_paper[0].paper}", f"All on one page: [{of_paper[0].paper}]({name}.md).", "\n".join(items)]
+        links = [f"[{table.label}]({name}.md#{table.stem})" for table in of_paper]
+        lines += [f"## [{of_paper[0].paper}]({name}.md)", ", ".join(links)]
     lines += ["## Baselines", "[Baselines, all settings](baselines.md)."]
     return "\n\n".join(lines) + "\n"
 
@@ -75,8 +76,9 @@ def page(name: str, of_paper: Sequence[Table]) -> str:
     shared = {note: labels for note, labels in tables_of.items() if len(labels) > 1}
     blocks = [
         f"# {of_paper[0].paper}: results",
-        "Numbers that the paper prints, next to ours. The CSV files have all rows and columns. "
-        f"What follows from them: [findings](../findings/{FINDINGS.get(name, name)}.md).",
+        "Numbers that the paper prints, next to ours. The CSV files have all rows and columns; the files in "
+        "`docs/results` of the repository name command and commit, too. What follows from them: "
+        f"[findings](../findings/{FINDINGS.get(name, name)}.md).",
     ]
     if shared:
         items = []
@@ -84,7 +86,7 @@ def page(name: str, of_paper: Sequence[Table]) -> str:
             items.append(f"- {note} ({'; '.join(labels)})" if len(labels) <= _FEW else f"- {note}")
         blocks += ["## Notes on several tables", "\n".join(items)]
     for table in of_paper:
-        own = [note for note in table.notes if note not in shared]
+        own = [note for note in table.notes if note not in shared and not note.startswith(_COMMAND)]
         blocks += [f"## {table.heading} {{#{table.stem}}}", *own, *map(_narrow, table.rest)]
     return "\n\n".join(blocks) + "\n"
 

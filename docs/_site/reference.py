@@ -99,7 +99,7 @@ _SHORT_TYPES = (  # (what a type says in words, how tables write it)
     (r"tuple\[(\w+), \.\.\.\]", r"list[\1]"),
     (r" \| ", ", "),
 )
-_SHARED_OPTIONS = 3  # commands with the same option, from which on it stands once
+_SHARED_OPTIONS = 2  # commands with the same option, from which on it stands once
 _REPEATED = 3  # plug-ins of one of these sections with the same setting, from which on it stands once
 _WITH_SHARED = ("data", "model", "partition")
 
@@ -135,7 +135,7 @@ def _plugins(section: str) -> Iterator[str]:
             yield "\n".join([*TABLE_HEAD, *own])
         names = [f"`{key}`" for key, row in rows[name].items() if shared.get(key) == row]
         if names:
-            yield f"{'And' if own else 'Has'} the [shared settings](#shared-settings) {', '.join(names)}."
+            yield f"[Shared](#shared-settings): {', '.join(names)}."
 
 
 def _algorithm_of(part: Any, rows: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -199,8 +199,12 @@ def about(kind: Any) -> str:
 def explanation(kind: Any) -> str:
     """The docstring's paragraphs without the meanings of settings and its sections."""
     first, *others = inspect.cleandoc(kind.__doc__ or one_line(kind)).split("\n\n")
-    others = [text for text in others if not (text.startswith("Raises:") or NAMED.match(text.partition("\n")[0]))]
+    others = [text for text in others if not _is_about_settings(text)]
     return fields_as_lists("\n\n".join([" ".join(first.split()), *others]))
+
+
+def _is_about_settings(paragraph: str) -> bool:
+    return paragraph.startswith(("Raises:", "Inherited settings:")) or bool(NAMED.match(paragraph.partition("\n")[0]))
 
 
 def arguments(parameters: Mapping[str, config.Parameter]) -> list[str]:

@@ -69,7 +69,8 @@ def _is_of_all_places(name: str) -> bool:
 
 def _row(name: str) -> tuple[str, ...]:
     last, about = name.rpartition("/")[2], result_names.meaning(name)
-    return f"`{name}`", _cell(_other_title(last, result_names.title(last))), _BETTER[result_names.better(last)], _cell(about)
+    title = _other_title(last, result_names.title(last))
+    return f"`{name}`", _cell(title), _BETTER[result_names.better(last)], _cell(about)
 
 
 def _other_title(name: str, title: str) -> str:
