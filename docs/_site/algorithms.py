@@ -13,7 +13,7 @@ from docstrings import fields_as_lists
 
 from fedweave.algorithms import ALGORITHMS, GROUPS, PARTS
 from fedweave.experiment import config
-from fedweave.reports.listing import meanings
+from fedweave.reports.listing import meanings, one_line
 
 DOCS = Path(__file__).parents[1]
 SYSTEMS = {  # algorithms that have another page in docs/
@@ -50,7 +50,7 @@ def index() -> str:
         "with its paper, its settings and an example. `fedweave list algorithms` prints the same list.",
     ]
     for title, names in _groups().items():
-        rows = [f"| [`{name}`](algorithms/{name}.md) | {reference.about(ALGORITHMS[name])} |" for name in names]
+        rows = [f"| [`{name}`](algorithms/{name}.md) | {one_line(ALGORITHMS[name])} |" for name in names]
         lines += [f"## {title}", "\n".join(["| name | |", "| --- | --- |", *rows])]
     return "\n\n".join(lines) + "\n"
 

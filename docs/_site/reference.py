@@ -184,10 +184,13 @@ def table(parameters: Mapping[str, config.Parameter], meanings: Mapping[str, str
 
 def setting_rows(parameters: Mapping[str, config.Parameter], meanings: Mapping[str, str]) -> dict[str, str]:
     """{key: its line in the table}."""
-    rows = {}
+    rows, first = {}, dict[str, str]()
     for key, parameter in parameters.items():
         kind, default = type_and_default(parameter)
-        rows[key] = f"| `{key}` | `{kind}` | `{default}` | {_cell(meanings.get(key, ''))} |"
+        meaning = meanings.get(key, "")
+        if first.setdefault(meaning, key) != key and meaning:  # settings that the docstring explains together
+            meaning = f"as `{first[meaning]}`"
+        rows[key] = f"| `{key}` | `{kind}` | `{default}` | {_cell(meaning)} |"
     return rows
 
 
@@ -197,8 +200,12 @@ def about(kind: Any) -> str:
 
 
 def explanation(kind: Any) -> str:
-    """The docstring's paragraphs without the meanings of settings and its sections."""
-    first, *others = inspect.cleandoc(kind.__doc__ or one_line(kind)).split("\n\n")
+    """The docstring's paragraphs without the meanings of settings and its sections, and without a list of what a paper
+    leaves open."""
+    text, _, left_open = inspect.cleandoc(kind.__doc__ or one_line(kind)).partition("What the paper leaves open")
+    first, *others = text.strip().split("\n\n")
+    if left_open:
+        others.insert(0, f"`help(fedweave.partition.{kind.__name__})` says how what the paper leaves open is resolved.")
     others = [text for text in others if not _is_about_settings(text)]
     return fields_as_lists("\n\n".join([" ".join(first.split()), *others]))
 

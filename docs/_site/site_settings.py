@@ -41,8 +41,8 @@ def pages() -> dict[str, str]:
         "## [data]",
         "The site's data. The experiment's own `[data]` applies only to simulations.",
         reference.table(own, texts),
-        "These are the same as for [your own tables](../data-format.md) in an experiment:",
-        reference.table(shared, texts),
+        "The same as in an experiment, of [tables](data.md#folder) or [small graphs](data.md#graphs):",
+        f"{', '.join(f'`{name}`' for name in shared)}.",
     ]
     for title, about, kind in _TABLES:
         lines += [f"## {title}", about, reference.table(config.field_parameters(kind), meanings(kind))]

@@ -96,7 +96,7 @@ def _with_inherited_meanings(kind: type) -> str | None:
     lines = list[str]()
     for name, text in meanings(bases).items():
         if name in settings and name not in described:
-            lines += textwrap.wrap(f"{name}: {text}", 100, subsequent_indent="    ")
+            lines += textwrap.wrap(f"{name}: {text}", 100, subsequent_indent="    ", break_on_hyphens=False)
     return "\n".join([inspect.cleandoc(own), "", "Inherited settings:", "", *lines]) if lines else own
 
 
