@@ -9,7 +9,7 @@ from typing import NamedTuple
 FOLDER = Path(__file__).parents[1] / "results"
 FINDINGS = {"glasu": "vertical"}  # a paper's page in docs/findings, where it has another name
 _COMMAND = "`fedweave reproduce"  # with the commit: a note that only the repository's files have
-_FEW = 10  # tables that a note lists by name
+_FEW = 4  # tables that a note lists by name
 _ONLY_IN_CSV = ("difference", "best round, chosen on test")  # columns that pages leave out
 
 
