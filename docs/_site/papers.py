@@ -10,6 +10,7 @@ FOLDER = Path(__file__).parents[1] / "results"
 FINDINGS = {"glasu": "vertical"}  # a paper's page in docs/findings, where it has another name
 _COMMAND = "`fedweave reproduce"  # with the commit: a note that only the repository's files have
 _FEW = 4  # tables that a note lists by name
+_MAX_ROWS = 30  # of a table on a page; longer ones are to be downloaded
 _ONLY_IN_CSV = ("difference", "best round, chosen on test")  # columns that pages leave out
 
 
@@ -39,7 +40,7 @@ def read(path: Path) -> Table:
     start = 0
     while not re.match(r"\||\[|!\[|In all rows: |\d+ numbers? of the paper: ", blocks[start]):
         start += 1
-    notes = [" ".join(block.split()) for block in blocks[:start]]
+    notes = [" ".join(block.split()) for block in blocks[:start] if not block.startswith(f'"{_ONLY_IN_CSV[-1]}"')]
     return Table(path.stem, f"{paper})", label, caption, notes, blocks[start:])
 
 
@@ -92,13 +93,15 @@ def page(name: str, of_paper: Sequence[Table]) -> str:
 
 
 def _narrow(block: str) -> str:
-    """A table without the columns that follow from others; any other block as it is."""
+    """A table without the columns that follow from others, or how many rows it has; any other block as it is."""
     if not block.startswith("| "):
         return block
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()]
+    if len(rows) > _MAX_ROWS:
+        return f"{len(rows) - 2} rows with the paper's numbers and ours:"
     kept = [at for at, title in enumerate(rows[0]) if title.strip() not in _ONLY_IN_CSV]
     lines = [f"|{'|'.join(row[at] for at in kept)}|" for row in rows]
-    return "\n".join(lines).replace(" ± ", "±")
+    return "\n".join(lines)
 
 
 def _sort_key(path: Path) -> tuple[str | int, ...]:
