@@ -99,7 +99,7 @@ _SHORT_TYPES = (  # (what a type says in words, how tables write it)
     (r"tuple\[(\w+), \.\.\.\]", r"list[\1]"),
     (r" \| ", ", "),
 )
-_SHARED_OPTIONS = 2  # commands with the same option, from which on it stands once
+_SHARED_OPTIONS = 3  # commands with the same option, from which on it stands once
 _REPEATED = 3  # plug-ins of one of these sections with the same setting, from which on it stands once
 _WITH_SHARED = ("data", "model", "partition")
 

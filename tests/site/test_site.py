@@ -132,7 +132,32 @@ def test_every_command_is_documented(pages: dict[str, str]) -> None:
 
     for words in paths(typer.main.get_command(app), "fedweave")[1:]:
         assert f"`{words}`\n" in page, words
-    check_facts(page, "--set section.key=value")
+    assert len(re.findall(r"(?m)^- `--set section.key=value`: ", page)) == 1  # several commands share it
+
+
+class Plant:
+    """A thing that grows.
+
+    size: its height, metres.
+
+    Raises:
+        ValueError: it is dead.
+    """
+
+    def grow(self, by: float, *, times: int = 1) -> None:
+        """Add to `size`. The sun decides."""
+
+
+def test_an_entry_of_the_api_has_the_fields_and_a_line_for_each_method() -> None:
+    lines = module("api").entry(Plant).splitlines()
+    assert [line for line in lines if line] == [
+        *("## tests.site.test_site.Plant", "A thing that grows.", "- `size`: its height, metres."),
+        "- `grow(by, *, times=1)`: Add to `size`.",
+    ]
+
+
+def test_settings_that_a_docstring_explains_together_have_one_meaning(pages: dict[str, str]) -> None:
+    check_facts(said(pages["reference/part.md"], "foreign_ends"), "| `temperature` | `float` | `1.0` | as `margin` |")
 
 
 def test_lines_that_name_parameters_become_a_list() -> None:
