@@ -121,8 +121,8 @@ def page(name: str, kind: Any) -> str:
     if privacy:
         blocks += [
             "## What leaves a member",
-            f"With {privacy[1]}, [the server sees](../../guarantees-sums.md) of a single member:",
-            f"- in training: {privacy[2]}\n- of its scores: {privacy[3]}",
+            f"With {privacy[1]}, [the server sees of one member](../../guarantees-sums.md#no-single-message) in "
+            f"training: {privacy[2]}; of its scores: {privacy[3]}.",
         ]
     pairs, gain = _compared(name)
     if pairs:

@@ -151,7 +151,7 @@ class Plant:
 def test_an_entry_of_the_api_has_the_fields_and_a_line_for_each_method() -> None:
     lines = module("api").entry(Plant).splitlines()
     assert [line for line in lines if line] == [
-        *("## tests.site.test_site.Plant", "A thing that grows.", "- `size`: its height, metres."),
+        *(f"## {Plant.__module__}.Plant", "A thing that grows.", "- `size`: its height, metres."),
         "- `grow(by, *, times=1)`: Add to `size`.",
     ]
 
