@@ -4,6 +4,7 @@ paper, method, deviations, settings, what leaves and results."""
 import inspect
 import json
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -27,6 +28,7 @@ SYSTEMS = {  # algorithms that have another page in docs/
     **dict.fromkeys(GROUPS["Parties with the same nodes"], ("GLASU, vertical federations", "vertical.md")),
 }
 _BASE = "fedavg"  # whose settings are the shared ones
+_REPEATED = 4  # settings of another algorithm, with the same rows, from which on a page links to them
 _FEW = 8  # settings that a sentence lists by name
 
 
@@ -107,6 +109,7 @@ def training_settings() -> str:
 def page(name: str, kind: Any) -> str:
     """The page of one algorithm."""
     paper, method, deviations = _document(kind)
+    method = method.partition("`client.state` holds")[0].strip()  # what follows is for who changes the file
     blocks = [f"# {name}", reference.about(kind), f"**Source.** {paper}"]
     if name in SYSTEMS:
         title, path = SYSTEMS[name]
@@ -116,7 +119,7 @@ def page(name: str, kind: Any) -> str:
         blocks += ["## How it works", *filter(None, works)]
     if deviations:
         blocks += ["## Where it differs from the paper", deviations]
-    blocks += ["## Try it", *_example(name, kind), "## Settings", *_settings(kind)]
+    blocks += ["## Try it", *_example(name, kind), "## Settings", *_settings(name, kind)]
     privacy = _row(DOCS / "guarantees-sums.md", name, 4)
     if privacy:
         blocks += [
@@ -189,10 +192,29 @@ def _own_settings(kind: Any) -> dict[str, config.Parameter]:
     return own
 
 
-def _settings(kind: Any) -> Iterator[str]:
+@cache
+def _rows_of_page(name: str) -> tuple[dict[str, str], str, list[str]]:
+    """({setting: its row} on an algorithm's page, another algorithm whose page has its other own settings, and these);
+    "" if there is none. That algorithm has more settings, or as many and comes first."""
+    rows = reference.setting_rows(_own_settings(ALGORITHMS[name]), meanings(ALGORITHMS[name]))
+    best, equal = "", list[str]()
+    order = {one: (-len(_own_settings(kind)), at) for at, (one, kind) in enumerate(ALGORITHMS.items())}
+    for other in sorted(order, key=order.__getitem__):
+        if order[other] >= order[name]:
+            break
+        same = [key for key, row in _rows_of_page(other)[0].items() if rows.get(key) == row]
+        if len(same) > max(len(equal), _REPEATED - 1):
+            best, equal = other, same
+    return {key: row for key, row in rows.items() if key not in equal}, best, equal
+
+
+def _settings(name: str, kind: Any) -> Iterator[str]:
     own = _own_settings(kind)
-    if own:
-        yield reference.table(own, meanings(kind))
+    rows, other, equal = _rows_of_page(name)
+    if rows:
+        yield "\n".join([*reference.TABLE_HEAD, *rows.values()])
+    if other:
+        yield f"Of [`{other}`]({other}.md#settings): {', '.join(f'`{key}`' for key in equal)}."
     shared = config.parameters("algorithm", ALGORITHMS[_BASE])
     same = [f"`{key}`" for key in config.parameters("algorithm", kind) if key not in own]
     missing = [f"`{key}`" for key in shared if f"`{key}`" not in same and key not in own]
