@@ -10,7 +10,7 @@ import fedweave
 from fedweave.errors import CODES
 
 PACKAGE = Path(fedweave.__file__).parent
-MAX_LENGTH = 80  # of a message
+MAX_LENGTH = 120  # of a message
 _CODE = re.compile(r"[a-z]+(-[a-z]+)*(\.[a-z0-9-]+)?")
 # Functions that raise an error and complete its code: the code's prefix, the position of its rest among the arguments,
 # the default of this argument, and the position of the message.

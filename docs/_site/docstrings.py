@@ -1,6 +1,9 @@
 """Docstrings for the site: lines "name: meaning" become a list."""
 
 import re
+from typing import Any
+
+import griffe
 
 from fedweave.core.settings import NAMED
 
@@ -28,3 +31,12 @@ def fields_as_lists(text: str) -> str:
                 lines.append("")
             lines.append(line)
     return "\n".join(lines)
+
+
+class FieldLists(griffe.Extension):
+    """Applies `fields_as_lists` to every docstring."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Rewrite one docstring before it is parsed."""
+        if obj.docstring is not None:
+            obj.docstring.value = fields_as_lists(obj.docstring.value)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-import api
 import codes
 import results
 import typer
@@ -271,35 +270,46 @@ def python() -> dict[str, str]:
             if name != "algorithms":
                 pages[f"reference/python-{name}.md"] = _module_page(name, member)
         elif not name.startswith("__"):
-            top_level.append(member)
+            top_level.append(_definition(member))
     pages["reference/python.md"] = _page("fedweave", top_level)
     for name, (title, paths) in WRITING.items():
         above = "[Hooks of parts](../hooks.md) has the methods of `Part`." if name == "parts" else ""
-        pages[f"reference/writing-{name}.md"] = _page(title, [api.imported(path) for path in paths], above)
+        pages[f"reference/writing-{name}.md"] = _page(title, [_definition(_import(path)) for path in paths], above)
     return pages
 
 
-def _page(title: str, members: list[Any], above: str = "") -> str:
-    about = "`help(…)` in Python has types, errors and all that a method's line leaves out."
-    entries = [api.entry(member, methods=member is not Part) for member in members]
-    return "\n\n".join([f"# {title}", about, *filter(None, [above]), *entries]) + "\n"
+def _import(path: str) -> Any:
+    """The object or module of an import path."""
+    module_name, _, name = path.rpartition(".")
+    module = importlib.import_module(module_name)
+    return getattr(module, name) if hasattr(module, name) else importlib.import_module(path)
+
+
+def _page(title: str, members: list[str], above: str = "") -> str:
+    hooks = "\n    options: {members: false}"  # of `Part`, which have a page
+    blocks = [f"::: {member}{hooks if member == _definition(Part) else ''}" for member in members]
+    return "\n\n".join([f"# {title}", *filter(None, [above]), *blocks]) + "\n"
 
 
 def _module_page(name: str, module: Any) -> str:
-    """The page of a module: a line for each class whose settings another page has, and all else in full."""
+    """The page of a module: links to the classes whose settings another page has, and all else in full."""
     title = f"fedweave.{name}"
     if not hasattr(module, "__all__"):
-        names = [f"{module.__name__}.{info.name}" for info in pkgutil.iter_modules(module.__path__)]
-        return _page(title, [importlib.import_module(path) for path in names])
+        return _page(title, [f"{module.__name__}.{info.name}" for info in pkgutil.iter_modules(module.__path__)])
     section = {"models": "model", "partition": "partition"}.get(name, "")
     keys = {kind: key for key, kind in config.registry(section).items()} if section else {}
-    lines, members = [], []
+    links, members = [], []
     for member in (getattr(module, name) for name in module.__all__):
         if isinstance(member, Mapping):  # a registry
             continue
         if isinstance(member, type) and member in keys:
-            lines.append(f"[`{member.__name__}`]({section}.md#{keys[member]})")
+            links.append(f"[`{member.__name__}`]({section}.md#{keys[member]})")
         else:
-            members.append(member)
-    above = f"Classes, with their settings under `[{section}]`: {', '.join(lines)}." if lines else ""
+            members.append(_definition(member))
+    above = f"Classes, with their settings under `[{section}]`: {', '.join(links)}." if links else ""
     return _page(title, members, above)
+
+
+def _definition(member: Any) -> str:
+    """The import path where a class or function is defined."""
+    return member.__name__ if inspect.ismodule(member) else f"{member.__module__}.{member.__qualname__}"

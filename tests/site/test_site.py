@@ -34,7 +34,7 @@ def module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] == "mkdocs":
+        if (error.name or "").split(".")[0] in ("mkdocs", "griffe"):
             pytest.skip(f"needs the extra docs ({error})")
         raise
     finally:
@@ -133,27 +133,6 @@ def test_every_command_is_documented(pages: dict[str, str]) -> None:
     for words in paths(typer.main.get_command(app), "fedweave")[1:]:
         assert f"`{words}`\n" in page, words
     assert len(re.findall(r"(?m)^- `--set section.key=value`: ", page)) == 1  # several commands share it
-
-
-class Plant:
-    """A thing that grows.
-
-    size: its height, metres.
-
-    Raises:
-        ValueError: it is dead.
-    """
-
-    def grow(self, by: float, *, times: int = 1) -> None:
-        """Add to `size`. The sun decides."""
-
-
-def test_an_entry_of_the_api_has_the_fields_and_a_line_for_each_method() -> None:
-    lines = module("api").entry(Plant).splitlines()
-    assert [line for line in lines if line] == [
-        *(f"## {Plant.__module__}.Plant", "A thing that grows.", "- `size`: its height, metres."),
-        "- `grow(by, *, times=1)`: Add to `size`.",
-    ]
 
 
 def test_settings_that_a_docstring_explains_together_have_one_meaning(pages: dict[str, str]) -> None:
