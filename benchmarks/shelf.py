@@ -1,10 +1,10 @@
 """What a first run is worth to a member: a template's model, trained together, against what a member does alone.
 
-A set is run by its template (`fedweave init --from …`) without a changed setting but those that say where the data is:
-five members, by communities, scaffolds, relations or users. Columns: the joint model; the same model alone; the best of
-a member's shelf, chosen on its validation examples, alone, pooled, and with the joint model's columns if examples have
-labels; each the mean over members on their test examples, mean ± deviation over seeds. Then the paired differences of
-the joint model, with their 95 % interval, and whether it is at least the shelf less .01.
+A set is run by its template (`fedweave init --from …`) without a changed setting but those that say where the data is
+and which metric counts: five members, by communities, scaffolds, relations or users. Columns: the joint model; the same
+model alone; the best of a member's shelf, chosen on its validation examples, alone, pooled, and with the joint model's
+columns if examples have labels; each the mean over members on their test examples, mean ± deviation over seeds. Then
+the paired differences of the joint model, with their 95 % interval, and whether it is at least the shelf less .01.
 
     python -m benchmarks.shelf [--seeds 5] [--sets credit …] [--minutes 20] [--folds 3] [--rows FILE] [--table FILE]
 
@@ -129,7 +129,8 @@ def document(name: str, seed: int, scratch: Path, folds: int = 0) -> dict[str, A
     if settings["partition"].get("name") == "graphs_iid" or "clients" not in partition:
         partition["clients"] = MEMBERS
     settings["data"].pop("owner", None)
-    evaluation = {"shelf": True, "alone": True, "joint_columns": 0 if kind.template in UNLABELED else folds}
+    evaluation = {"metric": kind.metric, "shelf": True, "alone": True}
+    evaluation["joint_columns"] = 0 if kind.template in UNLABELED else folds
     given = {"data": data, "partition": partition, "evaluation": evaluation}
     for changes in (kind.changes, given):
         for section, values in changes.items():
