@@ -95,6 +95,7 @@ COUNT = 10  # the largest number of a column of indicators or small counts
 WORDY = 100  # the largest number of a column of words, which is 0 for some, at least one in `SOME`
 SOME = 20
 HEAVY = 10.0  # kurtosis of a column from which on "auto" takes asinh of it; a normal distribution has 3
+_ROWS = 1 << 14  # that are read at once
 FILLED = 1 << 26  # cells that sparse features may have to be filled for `OVER_NODES`
 # Above this share of nonzeros a dense product is faster than a sparse one, and hardly larger in memory.
 DENSE_FROM = 0.2
@@ -120,11 +121,16 @@ def one_hot(numbers: np.ndarray, columns: int | None = None) -> sp.csr_matrix:
 def amounts(x: Matrix) -> np.ndarray:
     """int64, the columns of x [n, d] that are neither indicators nor small counts: some number is not whole, below 0 or
     above `COUNT`. Of some of the rows they are some of these columns."""
-    values = x if isinstance(x, np.ndarray) else x.data
-    is_amount: np.ndarray = (values % 1 != 0) | (values < 0) | (values > COUNT)
     if isinstance(x, np.ndarray):
-        return np.flatnonzero(is_amount.any(0))
-    return np.unique(x.indices[is_amount]).astype(np.int64)
+        columns = np.zeros(x.shape[1], bool)
+        for begin in range(0, len(x), _ROWS):  # not a copy of all features
+            columns |= _is_amount(x[begin : begin + _ROWS]).any(0)
+        return np.flatnonzero(columns)
+    return np.unique(x.indices[_is_amount(x.data)]).astype(np.int64)
+
+
+def _is_amount(values: np.ndarray) -> np.ndarray:
+    return np.asarray((values % 1 != 0) | (values < 0) | (values > COUNT))
 
 
 def measurements(x: Matrix) -> np.ndarray:
