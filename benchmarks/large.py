@@ -3,11 +3,13 @@
     python -m benchmarks.large make FILE.npz [--nodes 2400000] [--edges 31000000] [--features 100] [--within 0.9]
     python -m benchmarks.large load FILE.npz
     python -m benchmarks.large shard FILE.npz --out FOLDER
-    python -m benchmarks.large train FILE.npz|FOLDER [--algorithm sampled|full] [--rounds 3]
+    python -m benchmarks.large worker FILE.npz|FOLDER
+    python -m benchmarks.large train FILE.npz|FOLDER --out RUN [--algorithm sampled|full] [--rounds 3]
 
 `make` writes a graph like ogbn-products: random edges of which a share lies within one of ten owners, normal features,
 47 classes. The others print a line for each stage: peak resident memory since the start of the process, and processor
-time of the stage; packages are imported before.
+time of the stage; packages are imported before. `worker` loads what a worker on Ray with one of the
+ten clients does, and makes its graph. `train` makes a whole run, evaluated in each round.
 """
 
 import argparse
@@ -16,6 +18,15 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
+
+from fedweave import datasets
+from fedweave.experiment.build import worker
+from fedweave.experiment.config import Config, resolve
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.run import Quiet, run
+from fedweave.experiment.runs.saving import Ready
+from fedweave.experiment.sharding import write_shards
 
 OWNERS, CLASSES = 10, 47
 ALGORITHMS = {
@@ -61,19 +72,26 @@ def make(path: Path, nodes: int, edges: int, features: int, within: float) -> No
     print(f"{nodes:,} nodes, {len(codes):,} directed edges")
 
 
-class Stage:
+class Stages(Quiet):
     """Prints what each stage takes."""
 
     def __init__(self) -> None:
         self.before = time.process_time()
 
-    def __call__(self, name: str) -> None:
+    def print(self, name: str) -> None:
+        """The stage before has this name."""
         now = time.process_time()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
             f"{name:<12} {peak:8,.0f} MB at the peak so far, {now - self.before:7.1f} s of processor time", flush=True
         )
         self.before = now
+
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
+        self.print("set up")
+
+    def step(self, reached: Checkpoint) -> None:
+        self.print(f"round {reached.round}")
 
 
 def document(path: Path, algorithm: str) -> dict[str, object]:
@@ -93,7 +111,7 @@ def document(path: Path, algorithm: str) -> dict[str, object]:
 def main() -> None:
     """Do one step and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=("make", "load", "shard", "train"))
+    parser.add_argument("step", choices=("make", "load", "shard", "worker", "train"))
     parser.add_argument("path", type=Path)
     parser.add_argument("--nodes", type=int, default=2_400_000)
     parser.add_argument("--edges", type=int, default=31_000_000)
@@ -107,28 +125,20 @@ def main() -> None:
         make(args.path, args.nodes, args.edges, args.features, args.within)
         return
 
-    import torch
-
-    from fedweave import datasets
-    from fedweave.experiment.build import build
-    from fedweave.experiment.config import resolve
-    from fedweave.experiment.rounds import train
-    from fedweave.experiment.sharding import write_shards
-
     torch.set_num_threads(1)
-    stage = Stage()
-    stage("imports")
+    stages = Stages()
+    stages.print("imports")
     if args.step == "load":
         datasets.load("shards" if args.path.is_dir() else "npz", str(args.path))
-        stage("load")
     elif args.step == "shard":
         write_shards(resolve(document(args.path, args.algorithm)), args.out)
-        stage("shard")
+    elif args.step == "worker":
+        config = resolve(document(args.path, args.algorithm) | {"engine": {"name": "ray"}})
+        executor = worker(config.plain(), ["owner-0"])._executor
+        list(executor.data.graphs.values())
     else:
-        built = build(resolve(document(args.path, args.algorithm) | {"rounds": args.rounds}))
-        stage("set up")
-        for step in train(built.algorithm, built.fed, args.rounds):
-            stage(f"round {step.round}")
+        run(resolve(document(args.path, args.algorithm) | {"rounds": args.rounds}), args.out, stages)
+    stages.print("the rest" if args.step == "train" else args.step)
 
 
 if __name__ == "__main__":
