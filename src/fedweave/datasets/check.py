@@ -242,7 +242,7 @@ def _check_features(x: Matrix, n: int, where: str | Path) -> None:
         refuse_first(where, unsorted, lambda at: f"x, row {place(at)[0]}: {what}", remedy)
     if x.shape[1] == 0:
         refuse(where, "there are no features", "Give at least one feature column (for example each node's degree).")
-    values = x.data if sp.issparse(x) else x.ravel()
+    values = np.asarray(x.data) if sp.issparse(x) else x.ravel()
     not_finite = "x, row {}, column {}: {} is not finite".format
     remedy = "Fill in or remove the value."
     for begin in range(0, values.size, _AT_ONCE):
