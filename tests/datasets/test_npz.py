@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from fedweave.datasets import Dataset, npz
+from fedweave.datasets.base import to_undirected
 from fedweave.datasets.check import check
 from fedweave.errors import DataError
 from tests.refusals import refusal
@@ -46,6 +47,41 @@ def test_round_trip_keeps_everything(file: Path) -> None:
     for key in ("edges", "y", "sensitive", "public"):
         np.testing.assert_array_equal(getattr(back, key), getattr(data, key))
         assert getattr(back, key).dtype == getattr(data, key).dtype
+
+
+def test_dense_features_are_read_as_they_are(file: Path) -> None:
+    x = sp.csr_matrix(path_graph().x).toarray()
+    with np.load(file) as archive:
+        arrays = dict(archive)
+    drop("x_data", "x_indices", "x_indptr", "x_shape")(arrays)
+    np.savez(file, **arrays | {"x": x})
+    np.testing.assert_array_equal(npz.read(file, "path").x, x)
+    whole = np.array([[2**62, 0], [2**62 + 2, 0], [0, 0], [0, 0]])  # which float32 cannot tell apart
+    for other in (x.astype(float), x[:3], x[:, :0], x.ravel(), whole, np.where(x == 4, np.nan, x)):
+        np.savez(file, **arrays | {"x": other})
+        with refusal("data"):
+            npz.read(file, "path")
+    np.savez(file, **arrays | {"x": x, "x_data": x.ravel()})
+    with refusal("data", "x_data"):
+        npz.read(file, "path")
+
+
+def test_the_last_of_many_edges_are_checked() -> None:
+    """A path of so many nodes that its edges are checked in pieces."""
+    n = 600_000
+    ends = np.stack([np.arange(n - 1), np.arange(1, n)])
+    good = Dataset("path", np.zeros((n, 1), np.float32), to_undirected(ends, n), np.zeros(n, np.int64), 1)
+    assert check(good, "path") is good
+    edges, last = good.edges, 2 * n - 3
+    for column, (source, target) in {last: (n - 1, n - 1), last - 1: (n - 2, 5), 8: (4, 9)}.items():
+        bad = edges.copy()
+        bad[:, column] = source, target
+        with refusal("data.edge", f"column {column}"):
+            check(replace(good, edges=bad), "path")
+    x = np.zeros((n, 2), np.float32)
+    x[n - 1, 1] = np.inf
+    with refusal("data", f"row {n - 1}, column 1"):
+        check(replace(good, x=x), "path")
 
 
 def test_same_dataset_same_file_bytes(file: Path, tmp_path: Path) -> None:

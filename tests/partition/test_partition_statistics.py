@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedweave.datasets.base import Dataset
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.partition import Part, Partition, statistics, totals
 
 # 0 - 1 - 2 - 3 - 4, 1 - 3, and 5 alone
@@ -33,6 +33,17 @@ def test_disjoint_cut_by_hand() -> None:
         "labels": [[1, 2, 0], [1, 1, 0]],
     }
     assert totals(DATA, cut) == {"nodes": 6, "held": 6, "global_test": 0, "edges": 5, "edges_kept": 3, "edges_lost": 2}
+
+
+def test_edges_that_are_counted_in_pieces() -> None:
+    """A path of so many nodes, cut in the middle, that its edges are counted in pieces."""
+    n = 600_000
+    edges = to_undirected(np.stack([np.arange(n - 1), np.arange(1, n)]), n)
+    data = Dataset("path", np.zeros((n, 1), np.float32), edges, np.zeros(n, np.int64), 1)
+    cut = Partition((part([*range(n // 2)]), part([*range(n // 2, n)])))
+    columns, whole = statistics(data, cut), totals(data, cut)
+    assert (columns["edges_kept"], columns["edges_cut"]) == ([n // 2 - 1] * 2, [1, 1])
+    assert (whole["edges_kept"], whole["edges_lost"]) == (n - 2, 1)
 
 
 def test_overlapping_cut_with_global_test_by_hand() -> None:

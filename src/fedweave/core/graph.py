@@ -359,7 +359,8 @@ def stack(graphs: Sequence[Graph]) -> Graph:
         blocks = [graph.x.blocks.members[0] for graph in graphs]  # type: ignore[union-attr]
         x: Tensor | Sparse = Sparse(StackedCsr(blocks, rows, graphs[0].x.shape[1], device), client_index)
     else:
-        x = torch.stack([graph.x for graph in graphs])  # type: ignore[misc]
+        # one large client's features are not copied
+        x = graphs[0].x[None] if len(graphs) == 1 else torch.stack([graph.x for graph in graphs])  # type: ignore[misc]
 
     def stack_field(name: str) -> Tensor | None:
         parts = [getattr(graph, name) for graph in graphs]

@@ -40,12 +40,19 @@ def to_undirected(ends: np.ndarray, nodes: int) -> np.ndarray:
     """
     loops = ends[0] == ends[1]
     source, target = ends[:, ~loops] if loops.any() else ends
-    codes, half = np.empty(2 * len(source), np.int64), len(source)
-    for part, first, second in ((codes[:half], source, target), (codes[half:], target, source)):
+    edges, half = np.empty((2, 2 * len(source)), np.int64), len(source)
+    for part, first, second in ((edges[1, :half], source, target), (edges[1, half:], target, source)):
         np.multiply(first, nodes, out=part, dtype=np.int64, casting="unsafe")
         np.add(part, second, out=part, dtype=np.int64, casting="unsafe")
-    codes = distinct(codes, owned=True)
-    edges = np.empty((2, len(codes)), np.int64)
+    return edges_of_codes(edges, nodes)
+
+
+def edges_of_codes(edges: np.ndarray, nodes: int) -> np.ndarray:
+    """int64 [2, E]: the different edges, sorted, of codes "first nodes + second" in the second row of `edges` int64
+    [2, m], whose memory is used for the result."""
+    codes = distinct(edges[1], owned=True)
+    if len(codes) < edges.shape[1]:
+        edges = np.empty((2, len(codes)), np.int64)
     np.divmod(codes, nodes, out=(edges[0], edges[1]))
     return edges
 
@@ -67,7 +74,9 @@ def distinct(codes: np.ndarray, owned: bool = False) -> np.ndarray:
     return codes if new.all() else codes[new]
 
 
-REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
+CSR = ("x_data", "x_indices", "x_indptr", "x_shape")  # the features, or instead of these the array
+DENSE = "x"
+REQUIRED = (*CSR, "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
 ARRAYS = {  # array: field of `Dataset`
     "sens": "sensitive",

@@ -20,7 +20,7 @@ _BOTH = (
     "numpy.unique(numpy.concatenate([edge_index, edge_index[::-1]], axis=1), axis=1)."
 )
 HEAVIEST = 1e30  # weight of an edge: a node adds up hundreds of millions of such in float32
-_AT_ONCE = 1 << 22  # edges that are checked at once
+_AT_ONCE = 1 << 20  # edges or features that are checked at once; larger arrays would take new memory each time
 
 
 def refuse(where: str | Path, what: str, remedy: str, code: str = "") -> NoReturn:
@@ -235,16 +235,20 @@ def _check_features(x: Matrix, n: int, where: str | Path) -> None:
         beyond = f"is not in 0..{x.shape[1] - 1}"
         outside = (indices < 0) | (indices >= x.shape[1])
         refuse_first(where, outside, lambda at: f"x, row {place(at)[0]}: column {indices[at]} {beyond}", remedy)
-        rows = np.repeat(np.arange(x.shape[0]), np.diff(indptr))
-        unsorted = (np.diff(indices) <= 0) & (np.diff(rows) == 0)
+        unsorted = indices[1:] <= indices[:-1]
+        begins = indptr[(indptr > 0) & (indptr < len(indices))]  # where a row begins after another one's entries
+        unsorted[begins - 1] = False
         what = "column indices are repeated or not ascending"
-        refuse_first(where, unsorted, lambda at: f"x, row {rows[at]}: {what}", remedy)
+        refuse_first(where, unsorted, lambda at: f"x, row {place(at)[0]}: {what}", remedy)
     if x.shape[1] == 0:
         refuse(where, "there are no features", "Give at least one feature column (for example each node's degree).")
-    values = x.data if sp.issparse(x) else x.ravel()
+    values = np.asarray(x.data) if sp.issparse(x) else x.ravel()
     not_finite = "x, row {}, column {}: {} is not finite".format
     remedy = "Fill in or remove the value."
-    refuse_first(where, ~np.isfinite(values), lambda at: not_finite(*place(at), values[at]), remedy)
+    for begin in range(0, values.size, _AT_ONCE):
+        bad = first(~np.isfinite(values[begin : begin + _AT_ONCE]))
+        if bad is not None:
+            refuse(where, not_finite(*place(begin + bad), values[begin + bad]), remedy)
 
 
 def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
@@ -273,15 +277,33 @@ def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
     refuse_edges(lambda rows: source[rows] == target[rows], "is a self loop", NO_LOOPS)
     refuse_edges(lambda rows: steps(rows) == 0, "is listed twice", _BOTH)
     refuse_edges(lambda rows: steps(rows) < 0, "is out of order", _BOTH)
-    # Sorted and distinct by now, so the graph is undirected exactly if the transpose of its matrix is the same matrix.
-    indptr = np.append(0, np.cumsum(np.bincount(source, minlength=n)))
-    matrix = sp.csr_matrix((np.ones(len(target), np.bool_), target, indptr), shape=(n, n))
-    transpose = matrix.T.tocsr()
-    if np.array_equal(matrix.indptr, transpose.indptr) and np.array_equal(matrix.indices, transpose.indices):
+    # Sorted and distinct by now, so the graph is undirected exactly if the transpose of the edges to larger numbers is
+    # the edges to smaller ones.
+    upper, lower = _triangle(edges, n, np.less), _triangle(edges, n, np.greater)
+    transpose = upper.T.tocsr()
+    if np.array_equal(lower.indptr, transpose.indptr) and np.array_equal(lower.indices, transpose.indices):
         return
+    matrix = sp.csr_matrix(upper + lower)
+    transpose = matrix.T.tocsr()
     without_reverse = (matrix > transpose).tocoo()
     bad = (source == without_reverse.row[0]) & (target == without_reverse.col[0])
     refuse_edges(lambda rows: bad[rows], "lacks its reverse", _BOTH)
+
+
+def _triangle(edges: np.ndarray, n: int, is_in: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> sp.csr_matrix:
+    """bool [n, n]: the sorted edges int64 [2, E] whose source and target are in this relation."""
+    counts = np.zeros(n, np.int64)
+    pieces = list[np.ndarray]()
+    for begin in range(0, edges.shape[1], _AT_ONCE):
+        source, target = edges[:, begin : begin + _AT_ONCE]
+        inside = is_in(source, target)
+        pieces.append(target[inside].astype(np.int32 if n < 1 << 31 else np.int64))
+        low = source[0]
+        count = np.bincount(source[inside] - low)
+        counts[low : low + len(count)] += count
+    indptr = np.append(0, np.cumsum(counts))
+    ends = np.concatenate([*pieces, np.zeros(0, np.int32)])
+    return sp.csr_matrix((np.ones(len(ends), np.bool_), ends, indptr), shape=(n, n))
 
 
 def _check_edge_attributes(attributes: EdgeAttributes, edges: np.ndarray, n: int, where: str | Path) -> None:

@@ -95,6 +95,8 @@ COUNT = 10  # the largest number of a column of indicators or small counts
 WORDY = 100  # the largest number of a column of words, which is 0 for some, at least one in `SOME`
 SOME = 20
 HEAVY = 10.0  # kurtosis of a column from which on "auto" takes asinh of it; a normal distribution has 3
+_ROWS = 1 << 14  # that are read at once
+_CELLS, _COLUMNS = 1 << 22, 4  # cells that are scaled at once in float64, and the fewest columns
 FILLED = 1 << 26  # cells that sparse features may have to be filled for `OVER_NODES`
 # Above this share of nonzeros a dense product is faster than a sparse one, and hardly larger in memory.
 DENSE_FROM = 0.2
@@ -120,11 +122,19 @@ def one_hot(numbers: np.ndarray, columns: int | None = None) -> sp.csr_matrix:
 def amounts(x: Matrix) -> np.ndarray:
     """int64, the columns of x [n, d] that are neither indicators nor small counts: some number is not whole, below 0 or
     above `COUNT`. Of some of the rows they are some of these columns."""
-    values = x if isinstance(x, np.ndarray) else x.data
-    is_amount: np.ndarray = (values % 1 != 0) | (values < 0) | (values > COUNT)
     if isinstance(x, np.ndarray):
-        return np.flatnonzero(is_amount.any(0))
-    return np.unique(x.indices[is_amount]).astype(np.int64)
+        columns = np.zeros(x.shape[1], bool)
+        for begin in range(0, len(x), _ROWS):  # not a copy of all features
+            others = np.flatnonzero(~columns)
+            if not len(others):
+                break
+            columns[others] = _is_amount(x[begin : begin + _ROWS, others]).any(0)
+        return np.flatnonzero(columns)
+    return np.unique(x.indices[_is_amount(x.data)]).astype(np.int64)
+
+
+def _is_amount(values: np.ndarray) -> np.ndarray:
+    return np.asarray((values % 1 != 0) | (values < 0) | (values > COUNT))
 
 
 def measurements(x: Matrix) -> np.ndarray:
@@ -170,6 +180,12 @@ def scaling(over: Matrix, how: str) -> ScalingNumbers:
     return scaler_of(over, how).numbers
 
 
+def column_blocks(columns: np.ndarray, rows: int) -> list[np.ndarray]:
+    """The columns int64 [k], a few at a time where they have many rows; [] of no columns."""
+    width = max(_COLUMNS, _CELLS // max(1, rows))
+    return np.array_split(columns, max(1, len(columns) // width)) if len(columns) else []
+
+
 def heavy_tailed(values: np.ndarray) -> np.ndarray:
     """bool [k]: the columns of float64 [n, k], such as amounts from 0 to 800,000, whose kurtosis is above `HEAVY` and
     asinh halves it at least. asinh is log(2 x) of a large x and x near 0, the same for either sign."""
@@ -179,9 +195,9 @@ def heavy_tailed(values: np.ndarray) -> np.ndarray:
 
 def _kurtosis(values: np.ndarray) -> np.ndarray:
     """float64 [k]: the mean fourth power of columns [n, k] of mean 0 and deviation 1; 0 of constant ones."""
-    centered = values - values.mean(0)
-    variance = (centered**2).mean(0)
-    fourth = (centered**4).mean(0)
+    squares = (values - values.mean(0)) ** 2
+    variance = squares.mean(0)
+    fourth = np.square(squares, out=squares).mean(0)
     kurtosis: np.ndarray = np.divide(fourth, variance**2, out=np.zeros_like(variance), where=variance > 0)
     return kurtosis
 
@@ -190,8 +206,7 @@ def scaler_of(over: Matrix, how: str) -> Scaler:
     """The `Scaler` of features `over` float32 [n, d], where `how` is one of `BY_NODES`."""
     numbers = ScalingNumbers(np.zeros(over.shape[1]), np.ones(over.shape[1]), np.zeros(over.shape[1], bool))
     if how == AUTO:
-        columns = measurements(over)
-        if len(columns):
+        for columns in column_blocks(measurements(over), over.shape[0]):
             values = dense(over[:, columns]).astype(np.float64)
             heavy = heavy_tailed(values)
             values[:, heavy] = np.arcsinh(values[:, heavy])
@@ -311,15 +326,22 @@ def _scale_columns(x: Matrix, numbers: ScalingNumbers) -> Matrix:
     columns = np.flatnonzero((shift != 0) | (divisor != 1))
     if not len(columns):
         return x
-    values = dense(x[:, columns]).astype(np.float64)
-    if len(asinh):
-        heavy = asinh[columns]
-        values[:, heavy] = np.arcsinh(values[:, heavy])
-    scaled = ((values - shift[columns]) * (1 / divisor[columns])).astype(np.float32)
+
+    def scale(columns: np.ndarray) -> np.ndarray:
+        values = dense(x[:, columns]).astype(np.float64)
+        if len(asinh):
+            heavy = asinh[columns]
+            values[:, heavy] = np.arcsinh(values[:, heavy])
+        values -= shift[columns]
+        values *= 1 / divisor[columns]
+        return values.astype(np.float32)
+
     if isinstance(x, np.ndarray):
         whole = x.copy()
-        whole[:, columns] = scaled
+        for block in column_blocks(columns, len(x)):
+            whole[:, block] = scale(block)
         return whole
+    scaled = scale(columns)
     factor = np.ones(x.shape[1], np.float32)
     factor[columns] = 0
     unscaled = sp.csr_matrix(x @ sp.diags(factor, dtype=np.float32))

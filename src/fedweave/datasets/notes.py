@@ -1,6 +1,7 @@
 """Notes on data that is valid but probably not what its owner intended."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -9,7 +10,7 @@ from fedweave.core.graph_arrays import Matrix, dense
 from fedweave.core.target import CLASS, LABELS, where_known
 from fedweave.datasets import edges as of_edges
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import by_holder
+from fedweave.datasets.features import by_holder, column_blocks
 from fedweave.datasets.leakage import group_columns, separating_columns
 from fedweave.datasets.name_matching import difference, similar_names
 from fedweave.datasets.row_numbers import MIN_ROWS, row_numbers
@@ -29,7 +30,12 @@ def feature_notes(data: Dataset) -> Iterator[str]:
         features = data.edge_attrs.features  # [M, k]
         names = data.edge_attrs.columns or tuple(map(str, range(data.edge_attrs.width)))
         yield from _target_leaks(data, features, lambda columns: _first_of(names, columns), "edge feature")
-    largest = _largest(by_holder(data).x)
+    if isinstance(data.x, np.ndarray) and data.graph_columns is None:  # without a scaled copy of all features
+        blocks = column_blocks(np.arange(data.features), data.nodes)
+        each = [_largest(by_holder(replace(data, x=data.x[:, block])).x) for block in blocks]
+        largest = np.concatenate([np.zeros(0, np.float32), *each])
+    else:
+        largest = _largest(by_holder(data).x)
     median = float(np.median(largest[largest > 0])) if (largest > 0).any() else np.inf
     columns = np.flatnonzero(largest > MAX_RATIO * median)
     if len(columns):

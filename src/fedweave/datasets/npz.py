@@ -1,12 +1,13 @@
 """A graph, or a collection of small graphs, in one `.npz` file without pickled objects.
 
 Arrays: `x_data` float32, `x_indices`, `x_indptr` int32 or int64 and `x_shape` int64 (nodes, features): the CSR parts of
-the features; `edge_index` int64 [2, E], both directions, sorted, no duplicates, no self loops; `y` int64, -1 is
-unlabeled. Optional: `train_idx`, `val_idx`, `test_idx` int64 (all three or none), `sens`, `graph_of`, `node_labels`
-and `edge_labels` int64 as in `Dataset`, -1 is unknown; `ids`, text. With `graph_of`, y, the split, `sens` and `ids` are
-of small graphs. `feature_names`, `label_names` and `group_names`, text: names of the columns of features, the classes
-from 0 and the groups of `sens` from 0, all different. `owner` int64, the owner of each example, and
-`owner_names`; `node_kind_names` and `edge_kind_names` of what `node_labels` and `edge_labels` number.
+the features, or `x` float32 (nodes, features) instead; `edge_index` int64 [2, E], both directions, sorted, no
+duplicates, no self loops; `y` int64, -1 is unlabeled. Optional: `train_idx`, `val_idx`, `test_idx` int64 (all three or
+none), `sens`, `graph_of`, `node_labels` and `edge_labels` int64 as in `Dataset`, -1 is unknown; `ids`, text. With
+`graph_of`, y, the split, `sens` and `ids` are of small graphs. `feature_names`, `label_names` and `group_names`, text:
+names of the columns of features, the classes from 0 and the groups of `sens` from 0, all different. `owner` int64, the
+owner of each example, and `owner_names`; `node_kind_names` and `edge_kind_names` of what `node_labels` and
+`edge_labels` number.
 
 Numbers, or several yes-or-no labels, to predict ([data] target): `y` float64 [e] or [e, t], NaN at gaps, or labels also
 int64, -1 at gaps; `target_names`, text, names of its columns.
@@ -37,9 +38,12 @@ import scipy.sparse as sp
 
 from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
 from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.graph_arrays import Matrix
 from fedweave.core.target import CLASS
 from fedweave.core.types import Record
 from fedweave.datasets.base import (
+    CSR,
+    DENSE,
     EDGE_ARRAYS,
     NAMES,
     NO_LOOPS,
@@ -69,7 +73,7 @@ from fedweave.errors import ConfigError
 def read(
     path: Path, name: str, labelled: bool = True, loops: str = "refuse", target: Targeted | None = None
 ) -> Dataset:
-    """The checked dataset in `path`; features as `csr_matrix`, classes counted from their names or the labels.
+    """The checked dataset in `path`; features as the file has them, classes counted from their names or the labels.
 
     labelled: see `check.check`. loops: edges of a node with itself, "refuse" or "drop", which logs how many. target:
     what is predicted, by default a class.
@@ -154,7 +158,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 def _check_names(names: list[str], path: Path) -> None:
     of_edges = "edge_y" in names and "y" not in names
-    missing = [key for key in REQUIRED if key not in names]
+    dense = DENSE in names
+    missing = [key for key in REQUIRED if key not in names and not (dense and key in CSR)]
     if of_edges:
         missing.remove("y")
     if missing:
@@ -163,7 +168,10 @@ def _check_names(names: list[str], path: Path) -> None:
         if of_edges and key in names:
             remedy = "The examples are edges: leave it out; edge_split says splits."
             refuse(path, f"{key} is there, and no y", remedy)
-    unknown = [key for key in names if key not in REQUIRED + OPTIONAL]
+    twice = [key for key in CSR if dense and key in names]
+    if twice:
+        refuse(path, f"x and {', '.join(twice)} are there", "Store the features once: x, or their CSR parts.")
+    unknown = [key for key in names if key not in (*REQUIRED, DENSE, *OPTIONAL)]
     if unknown:
         masks = any("mask" in key for key in unknown)
         split = " A mask becomes a split by train_idx = numpy.flatnonzero(train_mask)." if masks else ""
@@ -252,24 +260,36 @@ def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: EdgeAttributes |
     return Outside(inside._replace(ends=index, y=None, split=None, **rows), names)
 
 
-def _features(arrays: dict[str, np.ndarray], path: Path) -> sp.csr_matrix:
+def _features(arrays: dict[str, np.ndarray], path: Path) -> Matrix:
+    # Values of another type would be refused with the remedy to store them as float32, which may blur a column. What is
+    # not a matrix is refused by its shapes, below.
+    def refuse_blurred(key: str, column: np.ndarray, place: int) -> None:
+        if len(column) and np.isfinite(column).all():
+            refuse_merged(
+                column, f"a number in column {place}", lambda row, what, remedy: refuse(path, f"{key}: {what}", remedy)
+            )
+
+    def may_blur(values: np.ndarray) -> bool:
+        return values.dtype.kind in "iuf" and not np.can_cast(values.dtype, np.float32)
+
+    if DENSE in arrays:
+        x = arrays[DENSE]
+        if may_blur(x) and x.ndim == 2:
+            for place, column in enumerate(x.T):
+                refuse_blurred(DENSE, column, place)
+        check_array(x, DENSE, np.float32, (None, None), path)
+        return x
     values, indices, indptr = arrays["x_data"], arrays["x_indices"], arrays["x_indptr"]
     check_array(arrays["x_shape"], "x_shape", np.int64, (2,), path)
     shape = tuple(arrays["x_shape"].tolist())
-    # Values of another type would be refused with the remedy to store them as float32, which may blur a column. What is
-    # no CSR matrix is refused by its shapes, below.
-    if values.dtype.kind in "iuf" and not np.can_cast(values.dtype, np.float32) and values.shape == indices.shape:
-
-        def refuse_at(row: int, what: str, remedy: str) -> None:
-            refuse(path, f"x_data: {what}", remedy)
-
+    if may_blur(values) and values.shape == indices.shape:
         order = np.argsort(indices, kind="stable")
         for entries in np.split(order, np.flatnonzero(np.diff(indices[order])) + 1) if values.ndim == 1 else ():
             column = values[entries]
             if len(entries) < shape[0]:  # one zero stands for the cells that are not stored
                 column = np.append(column, np.zeros(1, values.dtype))
-            if len(entries) and np.isfinite(column).all():
-                refuse_merged(column, f"a number in column {indices[entries[0]]}", refuse_at)
+            if len(entries):
+                refuse_blurred("x_data", column, indices[entries[0]])
     check_array(values, "x_data", np.float32, (None,), path)
     for key in ("x_indices", "x_indptr"):
         check_array(arrays[key], key, np.int32 if arrays[key].dtype == np.int32 else np.int64, (None,), path)

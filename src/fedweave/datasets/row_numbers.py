@@ -14,6 +14,7 @@ PANDAS = "__index_level_"  # so begin the names of row indexes that pandas write
 UNNAMED = r"Unnamed: 0(\.\d+)*"  # what it calls them that it reads from CSV, where they come first and have no name
 MIN_ROWS = 20  # rows: of fewer, numbers may well be all different and close together
 MIN_SHARE = 0.9  # the least share of steps of one, where several tables stand one below the other
+MANY = 5_000  # rows, which tell numbers of any size from row numbers
 HEAD = 200  # rows that are enough to distinguish most columns from row numbers
 WHOLE_STEPS = 0.2  # how far from whole numbers of steps gaps may be
 
@@ -40,12 +41,17 @@ def is_index(table: Table, column: str) -> bool:
 def numbers_rows(values: np.ndarray) -> bool:
     """Whether values [n] number the rows, perhaps scaled: all different and without large gaps in any order, in steps
     of one except for a few, or whole numbers that only rise."""
-    different_values = np.unique(values).astype(np.float64)
-    if len(values) < MIN_ROWS or len(different_values) == 1:
+    if len(values) < MIN_ROWS:
         return False
-    gaps = np.diff(different_values)
-    step, blur = gaps.min(), 8 * float(np.finfo(np.float32).eps) * np.abs(different_values).max()
-    if blur > WHOLE_STEPS * step or (np.abs(gaps / step - np.round(gaps / step)) > WHOLE_STEPS).any():
+    for some in (values[:MANY], values):  # what some values exclude, all do
+        different_values = np.unique(some).astype(np.float64)
+        if len(different_values) == 1:
+            continue
+        gaps = np.diff(different_values)
+        step, blur = gaps.min(), 8 * float(np.finfo(np.float32).eps) * np.abs(different_values).max()
+        if blur > WHOLE_STEPS * step:
+            return False
+    if len(different_values) == 1 or (np.abs(gaps / step - np.round(gaps / step)) > WHOLE_STEPS).any():
         return False
     different = len(different_values) == len(values)
     steps = np.diff(values.astype(np.float64)) / step

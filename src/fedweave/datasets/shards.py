@@ -9,6 +9,7 @@ functions that read every other form of data.
 
 import hashlib
 import json
+import mmap
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ import scipy.sparse as sp
 from fedweave.core.edge_attributes import ROWS, EdgeAttributes
 from fedweave.core.graph_arrays import Matrix
 from fedweave.core.types import SHARDS, Record
-from fedweave.datasets.base import ColumnRange, Dataset, distinct, to_undirected
+from fedweave.datasets.base import ColumnRange, Dataset, distinct, edges_of_codes
 from fedweave.datasets.check import check, refuse
 from fedweave.datasets.edges import scale_features
 from fedweave.datasets.features import scale_by_holders
@@ -273,6 +274,13 @@ class ShardFolder:
             )
 
 
+def _release(array: np.ndarray | None) -> None:
+    """Give back the memory of the pages of a mapped file that have been read."""
+    mapping = getattr(array, "base", None)
+    if isinstance(mapping, mmap.mmap) and hasattr(mapping, "madvise"):
+        mapping.madvise(mmap.MADV_DONTNEED)
+
+
 def _all_numbers(held: Sequence[Arrays], key: str, total: int | None) -> np.ndarray:
     """The numbers that any holder has, sorted; of `total` it must be all."""
     numbers = distinct(np.concatenate([arrays[key] for arrays in held]), owned=True)
@@ -295,25 +303,36 @@ def _assemble(facts: Record, holdings: Sequence[Holding], server: Arrays, nodes:
         result = np.zeros(shape, np.result_type(*(values for _, values in parts)))
         for at, values in parts:
             result[(slice(None),) * axis + (at,)] = values
+            _release(values)
         return result
 
     # 1. Edges, whose lists are the peak of memory.
+    count = 0
+    for arrays, _, _ in holdings:
+        count += 2 * arrays["crossing"].shape[1] if arrays is server else len(arrays["edges_targets"])
+    edges, begin = np.empty((2, count), np.int64), 0
     each, labels = list[np.ndarray](), list[np.ndarray]()
     for arrays, places, _ in holdings:
-        if arrays is server:  # whose numbers are global
-            each.append(arrays["crossing"].astype(np.int64))
-            labels += [arrays["crossing_labels"]] if "crossing_labels" in arrays else []
-            continue
-        edges = of_csr(arrays)
-        once = edges[0] < edges[1]
-        each.append(places[edges[:, once]])
-        labels += [arrays["edge_labels"][once]] if "edge_labels" in arrays else []
-    ends = np.concatenate(each, 1)
-    each.clear()
-    fields["edges"] = to_undirected(ends, nodes)
+        if arrays is server:  # whose numbers are global, and each edge is there once
+            crossing = arrays["crossing"].astype(np.int64)
+            ends, label = np.concatenate([crossing, crossing[::-1]], 1), arrays.get("crossing_labels")
+            label = None if label is None else np.tile(label, 2)
+        else:
+            ends, label = places[of_csr(arrays)], arrays.get("edge_labels")
+        codes = ends[0] * nodes + ends[1]
+        edges[1, begin : begin + len(codes)] = codes
+        begin += len(codes)
+        if label is not None:
+            each.append(codes)
+            labels.append(label)
+        for name in ("edges_targets", "crossing"):
+            _release(arrays.get(name))
+    fields["edges"] = edges_of_codes(edges, nodes)
+    del edges
     if labels:
-        fields["edge_labels"] = _labels(fields["edges"], ends, np.concatenate(labels), nodes)
-    del ends
+        codes, first = np.unique(np.concatenate(each), return_index=True)
+        at = np.searchsorted(codes, fields["edges"][0] * nodes + fields["edges"][1])
+        fields["edge_labels"] = np.asarray(np.concatenate(labels)[first[at]])
     of_nodes, of_examples = (lambda holding: holding.nodes), (lambda holding: holding.examples)
     # 2. Nodes and examples.
     for name in OF_NODES:
@@ -347,13 +366,6 @@ def _features(holdings: Sequence[Holding], scatter: Any, nodes: int, features: i
         blocks.append(sp.csr_matrix(parts, shape=(len(places), features)))
     rows = np.unique(np.concatenate([places for _, places, _ in holdings]), return_index=True)[1]
     return sp.vstack(blocks, "csr")[rows]
-
-
-def _labels(edges: np.ndarray, ends: np.ndarray, labels: np.ndarray, nodes: int) -> np.ndarray:
-    """int64 [E]: the labels of edges in the form of `Dataset`, by those of edges `ends` int64 [2, m], the smaller
-    number first; an edge that several clients have is listed several times."""
-    codes, first = np.unique(ends[0] * nodes + ends[1], return_index=True)
-    return np.asarray(labels[first[np.searchsorted(codes, edges.min(0) * nodes + edges.max(0))]])
 
 
 def _attributes(facts: Record, holdings: Sequence[Holding], server: Arrays) -> EdgeAttributes:

@@ -24,8 +24,15 @@ _SMALL_SHARE = 16  # binary search finds the nodes of a group below 1 / 16 of al
 def edges_within(data: Dataset, groups: list[np.ndarray], starts: np.ndarray | None = None) -> Iterator[np.ndarray]:
     """For each group of sorted node numbers, the edges among them: int64 [2, E_i], positions within the group. starts:
     `edge_starts` of the data, if they are known."""
-    for source, _, place in _touching(data, groups, starts):
+    for source, _, _, place in _touching(data, groups, starts):
         yield np.stack([source, place])[:, place >= 0]
+
+
+def numbered_edges_within(data: Dataset, groups: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """`edges_within`, and int64 [E_i], the places of these edges among the data's."""
+    for source, number, _, place in _touching(data, groups):
+        inside = place >= 0
+        yield np.stack([source[inside], place[inside]]), number[inside]
 
 
 def edges_within_all(
@@ -108,7 +115,7 @@ def crossing_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarr
     in_groups = np.zeros(data.nodes, bool)
     for nodes in groups:
         in_groups[nodes] = True
-    for source, target, place in _touching(data, groups):
+    for source, _, target, place in _touching(data, groups):
         yield np.stack([source, target])[:, (place < 0) & in_groups[target]]
 
 
@@ -119,9 +126,9 @@ def edge_starts(data: Dataset) -> np.ndarray:
 
 def _touching(
     data: Dataset, groups: list[np.ndarray], starts: np.ndarray | None = None
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """For each group the edges from its nodes: the position of the source, and the number and position of the target;
-    -1 if the target is not in the group.
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """For each group the edges from its nodes: the position of the source, the place of the edge among the data's, and
+    the number and position of the target; -1 if the target is not in the group.
 
     The time depends on the edges that touch a group's nodes, not on all edges, so that many clients are cheap.
     """
@@ -130,8 +137,9 @@ def _touching(
         first, degree = starts[nodes], starts[nodes + 1] - starts[nodes]
         source = np.repeat(np.arange(len(nodes)), degree)
         before = np.cumsum(degree) - degree
-        target = data.edges[1, np.arange(len(source)) + np.repeat(first - before, degree)]
-        yield source, target, _positions(nodes, target, data.nodes)
+        number = np.arange(len(source)) + np.repeat(first - before, degree)
+        target = data.edges[1, number]
+        yield source, number, target, _positions(nodes, target, data.nodes)
 
 
 def _positions(nodes: np.ndarray, targets: np.ndarray, total: int) -> np.ndarray:

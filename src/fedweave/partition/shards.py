@@ -35,7 +35,7 @@ from fedweave.datasets.shards import (
 )
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, client_ids
-from fedweave.partition.ego_networks import edges_among, edges_within, labels_of
+from fedweave.partition.ego_networks import edges_among, numbered_edges_within
 
 _CODE = "config.not-sharded"
 _EVALUATION = "evaluation_part"  # of the server's arrays
@@ -75,28 +75,31 @@ def shard_files(data: Dataset, partition: Partition, folder: Path) -> Record:
     in_groups = edges_among(data, groups)
     by_node = data.example == "node"
     covered = np.zeros(data.edges.shape[1], bool)  # edges that some client has
-    codes = data.edges[0] * data.nodes + data.edges[1]
+    codes = None  # of all edges, where a client has a list of its own
     degree = np.bincount(data.edges[0], minlength=data.nodes)
     covered_rows = np.zeros(0 if attributes is None else attributes.total, bool)
     clients = list[Record]()
-    for at, (part, induced) in enumerate(zip(partition.parts, edges_within(data, groups), strict=True)):
+    for at, (part, (edges, places)) in enumerate(
+        zip(partition.parts, numbered_edges_within(data, groups), strict=True)
+    ):
         # 1. Nodes, examples and how the client uses them.
         arrays = arrays_of(data, part.nodes, part.examples) | {"masks": part.masks}
         # 2. Edges: those among its nodes, or its own list.
-        edges = induced if part.edges is None else np.searchsorted(part.nodes, part.edges)
+        if part.edges is not None:
+            codes = data.edges[0] * data.nodes + data.edges[1] if codes is None else codes
+            edges = np.searchsorted(part.nodes, part.edges)
+            places = np.searchsorted(codes, part.edges[0] * data.nodes + part.edges[1])
+            places = places.clip(max=max(len(codes) - 1, 0))
+            if edges.size and not np.array_equal(data.edges[:, places], part.edges):
+                raise ConfigError(
+                    f"partition: {names[at]} has edges that the data does not have, which shards do not describe. Run "
+                    "the experiment from its own data.",
+                    code=_CODE,
+                )
         arrays |= to_csr(edges, len(part.nodes))
-        whole_edges = part.nodes[edges]
-        places = np.searchsorted(codes, whole_edges[0] * data.nodes + whole_edges[1]).clip(max=max(len(codes) - 1, 0))
-        if edges.size and not np.array_equal(data.edges[:, places], whole_edges):
-            raise ConfigError(
-                f"partition: {names[at]} has edges that the data does not have, which shards do not describe. Run the "
-                "experiment from its own data.",
-                code=_CODE,
-            )
         covered[places] = True
-        labels = labels_of(data, whole_edges)
-        if labels is not None:
-            arrays["edge_labels"] = labels
+        if data.edge_labels is not None:
+            arrays["edge_labels"] = data.edge_labels[places]
         # 3. What edges have.
         if attributes is not None:
             rows = in_groups[at] if part.edges is None or part.edge_rows is None else part.edge_rows

@@ -1,6 +1,6 @@
 """The effect of a partition on a dataset: sizes, edges kept and lost, label distributions, by client and as a whole."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ from fedweave.core.target import CLASS, LABELS, NUMBER, where_known
 from fedweave.datasets.base import Dataset
 
 MAX_CLIENTS = 20  # that a summary shows
+_AT_ONCE = 1 << 20  # edges
 SUMMARY_COLUMNS = (
     "client",
     "graphs",
@@ -63,7 +64,9 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
     """
     parts = partition.parts
     holders = incidence([part.nodes for part in parts], data.nodes)  # [n, P]
-    inner_edges = np.asarray(_edge_holders(data, partition, holders).sum(axis=0)).ravel()  # [P]
+    inner_edges = np.zeros(len(parts), np.int64)
+    for of_piece in _edge_holders(data, partition, holders):
+        inner_edges += np.asarray(of_piece.sum(axis=0)).ravel()
     masks = np.array([part.masks.sum(axis=1) for part in parts]).reshape(-1, 3)  # [P, 3]
     columns: dict[str, list[Any]] = {"client": list(range(len(parts)))}
     if data.example != "node":
@@ -161,7 +164,9 @@ def totals(data: Dataset, partition: Cut) -> dict[str, int]:
     """
     parts = partition.parts
     holders = incidence([part.nodes for part in parts], data.nodes)
-    inner_edges = int(np.count_nonzero(np.diff(_edge_holders(data, partition, holders).indptr)))
+    inner_edges = 0
+    for of_piece in _edge_holders(data, partition, holders):
+        inner_edges += int(np.count_nonzero(np.diff(of_piece.indptr)))
     edges = data.edges.shape[1] // 2
     numbers = {"nodes": data.nodes}
     if data.example != "node":
@@ -191,12 +196,16 @@ def incidence(numbers: list[np.ndarray], count: int) -> sp.csr_matrix:
     return sp.csr_matrix((ones, (np.concatenate(numbers), clients)), shape=(count, len(numbers)))
 
 
-def _edge_holders(data: Dataset, partition: Cut, holders: sp.csr_matrix) -> sp.csr_matrix:
-    """int64 [undirected edges, P]: 1 where the client has the edge: in its list of edges, or, without a list, by both
-    of its ends."""
-    first, second = data.edges[:, data.edges[0] < data.edges[1]]
+def _edge_holders(data: Dataset, partition: Cut, holders: sp.csr_matrix) -> Iterator[sp.csr_matrix]:
+    """int64 [m, P] for some undirected edges after the other: 1 where the client has the edge: in its list of edges,
+    or, without a list, by both of its ends."""
     if all(part.edges is None for part in partition.parts):
-        return holders[first].multiply(holders[second]).tocsr()
+        for begin in range(0, data.edges.shape[1], _AT_ONCE):  # matrices of all edges would be the peak of memory
+            edges = data.edges[:, begin : begin + _AT_ONCE]
+            first, second = edges[:, edges[0] < edges[1]]
+            yield holders[first].multiply(holders[second]).tocsr()
+        return
+    first, second = data.edges[:, data.edges[0] < data.edges[1]]
     codes = first * data.nodes + second  # rising
     rows = []
     for client, part in enumerate(partition.parts):
@@ -209,7 +218,7 @@ def _edge_holders(data: Dataset, partition: Cut, holders: sp.csr_matrix) -> sp.c
             at = np.searchsorted(codes, client_codes).clip(max=max(len(codes) - 1, 0))
             # edges that the dataset does not have are left out
             rows.append(at[codes[at] == client_codes] if len(codes) else at[:0])
-    return incidence(rows, len(codes))
+    yield incidence(rows, len(codes))
 
 
 def summary(columns: Mapping[str, Sequence[Any]], whole: Mapping[str, int], classes: Sequence[str] = ()) -> str:
