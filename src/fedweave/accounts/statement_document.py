@@ -15,7 +15,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.experiment.config.toml import section
 from fedweave.experiment.runs.reading import Run
-from fedweave.incentives.rules import RULES, TIMES, GainsRule, PayoffRule, Summand, to_digits
+from fedweave.incentives.rules import PAYOFF, RULES, TIMES, GainsRule, Summand, to_digits
 from fedweave.incentives.statement import MEASURES, SCHEMA
 from fedweave.metrics.selection import selection_metric_of, title_of
 
@@ -208,7 +208,7 @@ def _tiles(
 
 def _own_working(whole: Account, member: str, rows: list[Record]) -> Section:
     """How a member's amount follows, with its numbers, which add up to it."""
-    currency, rule = whole.terms.currency, whole.rule
+    currency = whole.terms.currency
     lines, total = list[dict[str, str]](), sum((row["pay"] for row in rows), Decimal())
     shown = Decimal()
     if whole.covers:
@@ -229,8 +229,7 @@ def _own_working(whole: Account, member: str, rows: list[Record]) -> Section:
             }
             lines.append(line | {currency: money(amount)})
     else:
-        assert isinstance(rule, PayoffRule)
-        workings = rule.workings(pa.Table.from_pylist(rows, SCHEMA))
+        workings = PAYOFF.workings(pa.Table.from_pylist(rows, SCHEMA))
         budget, few = Decimal(whole.terms.cents).scaleb(-2), len(rows) <= MAX_WORKINGS
         for row in rows if few else rows[: MAX_WORKINGS - 1]:
             line = {"round": str(row["round"])}

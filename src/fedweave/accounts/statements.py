@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fedweave.algorithms.parts.part import has
+from fedweave.algorithms import ALGORITHMS, PARTS
+from fedweave.algorithms.parts import has
 from fedweave.algorithms.preset import Preset
-from fedweave.algorithms.registry import ALGORITHMS, PARTS
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.errors import UserError
@@ -115,7 +115,8 @@ class Account(NamedTuple):
 def account(run: Run) -> Account:
     """The statement of a run whose algorithm pays."""
     terms = terms_of(run.config, run.directory)
-    rule, workings = PAYOFF, dict[str, Working]()
+    rule: Rule = PAYOFF
+    workings = dict[str, Working]()
     if in_total(run.config):
         whole, rule, workings = _whole_run(run)
         rounds = [whole]

@@ -91,11 +91,11 @@ def _named(reason: Reason) -> str:
 
 def _tiles(explanation: Explanation) -> tuple[Tile, ...]:
     """The score, the three strongest reasons, and what neighbors do."""
-    meaning = ()
+    notes = [explanation.quantity]
     if explanation.threshold is not None:
         flagged = "flagged" if explanation.flagged else "not flagged"
-        meaning = (f"{flagged}: threshold {explanation.written(explanation.threshold)}",)
-    tiles = [Tile("Score", explanation.written(explanation.score), (explanation.quantity, *meaning))]
+        notes.append(f"{flagged}: threshold {explanation.written(explanation.threshold)}")
+    tiles = [Tile("Score", explanation.written(explanation.score), tuple(notes))]
     for reason in _distinct(explanation.reasons)[:STRONGEST]:
         value = f"{_named(reason)}{f': {reason.value}' if reason.value else ''}"
         typical = f"typical: {reason.typical}" if reason.typical else ""
