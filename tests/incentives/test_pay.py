@@ -2,6 +2,7 @@
 
 import html
 import re
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedweave.accounts.document import MAX_TILES
+from fedweave.accounts.statement_document import document, money
 from fedweave.accounts.statements import account
 from fedweave.cli import app
 from fedweave.experiment.build import build
@@ -18,6 +21,7 @@ from fedweave.experiment.config import dumps, resolve
 from fedweave.experiment.runs.reading import read_run
 from fedweave.incentives.payoffs import limit_shares
 from fedweave.incentives.rules import PAYOFF, RULES
+from fedweave.incentives.statement import of_member
 from tests.algorithms import cheats
 from tests.refusals import refusal
 
@@ -91,6 +95,20 @@ def recomputed(why: str, budget: float) -> float:
     return float(share) * budget
 
 
+def amounts_that_add_up(directory: Path, member: str, pay: Decimal) -> None:
+    """The table of a member's statement: its last row is the sum of the others, and what the member is owed."""
+    run = read_run(directory)
+    whole = account(run)
+    shown = document(whole, of_member(whole.table, member), "x", "y", run, date(2026, 11, 29))
+    working = shown.sections[0].grid
+    assert working is not None
+    *amounts, total = [Decimal(row[-1].replace(",", "").replace("\N{MINUS SIGN}", "-")) for row in working.rows]
+    assert sum(amounts) == total == pay
+    assert shown.tiles[0].value.split()[0] == money(pay)
+    assert len(shown.tiles) == MAX_TILES
+    assert whole.rule.formula in shown.sections[0].text[0]
+
+
 @pytest.mark.parametrize(
     ("parts", "pay"),
     [
@@ -118,6 +136,8 @@ def test_the_page_prints_the_rule_that_paid_with_numbers_that_give_the_money(
     words = {name: rule.words.format(metric="accuracy") for name, rule in RULES.items()}
     assert [name for name, text in words.items() if text in page] == [pay["by"]]
     assert PAYOFF.words not in page
+    for line in lines:
+        amounts_that_add_up(directory, line["member"], line["pay"])
     for word in ("issued", "Łódź Bank S.A. (client-0)", "date, signature", "for the whole run", "owed"):
         assert word in page, word
 
@@ -131,6 +151,10 @@ def test_the_page_of_rounds_prints_the_rule_that_paid_with_numbers_that_give_the
     fedweave("statement", tmp_path / "run")
     page = html.unescape((tmp_path / "run/statement/statement.html").read_text())
     assert PAYOFF.formula in page
+    found = read_run(tmp_path / "run")
+    for line in account(found).totals(account(found).table).to_pylist():
+        amounts_that_add_up(tmp_path / "run", line["member"], line["pay"])
+    assert "cos(u_i, u_N)" in page  # what r is
     assert not any(rule.words.format(metric="accuracy") in page for rule in RULES.values())
     table = page[page.index("Round by round") :]
     rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)]

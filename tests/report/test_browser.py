@@ -96,6 +96,14 @@ def test_a_report_is_whole_and_legible(width: int, scheme: str, browser: Browser
 
 
 @pytest.mark.parametrize(("width", "scheme"), [WINDOWS[0], WINDOWS[-1]])
+def test_a_compliance_report_is_whole_and_legible(width: int, scheme: str, browser: Browser, run: Path) -> None:
+    page = run.parent / f"left-{width}.html"
+    fedweave("compliance", run, "-o", page)
+    browser.show(page.as_uri(), width, scheme)
+    assert browser.faults() + browser.inaccessible() == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [WINDOWS[0], WINDOWS[-1]])
 def test_reasons_for_a_score_are_whole_and_legible(width: int, scheme: str, browser: Browser, run: Path) -> None:
     first = predictions(run).select(["client", "node"]).to_pylist()[0]
     page = run.parent / f"reasons-{width}.html"

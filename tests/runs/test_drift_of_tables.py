@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 from scipy.stats import ks_2samp
 from typer.testing import CliRunner
 
+from fedweave.accounts.document import MAX_TILES
 from fedweave.apply.drift import drift
 from fedweave.apply.histograms import Reference
 from fedweave.apply.scorer import scorer_at
 from fedweave.cli import app
 from fedweave.experiment.runs.files import HISTOGRAMS, SCORER
 from fedweave.metrics.drift import BINS, by_chance, kolmogorov_smirnov, of_categories, of_numbers, stability_index
+from fedweave.reports.drift import document, flagged_change
 from tests import commands
 from tests.refusals import check_facts, refusal
 from tests.runs.test_edges_as_examples import tables as transfers
@@ -162,6 +165,31 @@ def test_a_clients_own_data_counts_for_its_model(bank: Path) -> None:
     whole, one = (drift(bank / "run", bank / "same", client=client) for client in (None, "client-0"))
     assert whole.examples[0] == 400
     assert one.examples[0] == 200
+
+
+def test_the_page_says_what_moved_and_what_to_do(bank: Path) -> None:
+    same, moved = (drift(bank / "run", bank / name) for name in ("same", "moved"))
+    shown = document(moved)
+    assert shown.sign == -1
+    check_facts(shown.verdict, "2 of 4", "age")
+    assert shown.tiles[0].value == "2 of 4"
+    assert len(shown.tiles) == MAX_TILES
+    assert [row[0] for row in shown.sections[0].grid.rows] == [one.name for one in moved.shifts]
+    still = document(replace(same, flagged=None))
+    assert (still.sign, still.tiles[0].value) == (1, "0 of 4")
+    scores = replace(moved, shifts=tuple(one._replace(stability=9.0) for one in moved.shifts if one.of == "score"))
+    advice = {document(one).tiles[-2].value for one in (moved, replace(same, flagged=None), scores)}
+    assert len(advice) == 3
+
+
+def test_flagged_examples_change_beyond_chance_by_hand(bank: Path) -> None:
+    """100 and 100 examples: of .1 and .23, 2.58 standard errors are .135; of .1 and .24 they are .137."""
+    same = replace(drift(bank / "run", bank / "same"), examples=(400, 100), scored=100)
+    assert flagged_change(replace(same, flagged=(0.1, 0.3)))
+    assert not flagged_change(replace(same, flagged=(0.1, 0.23)))
+    assert flagged_change(replace(same, flagged=(0.1, 0.24)))
+    assert not flagged_change(replace(same, flagged=(0.1, 0.3), unseen=False))
+    assert not flagged_change(replace(same, flagged=None))
 
 
 def test_exit_codes_page_and_record(bank: Path, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
+from rich.filesize import decimal
 from typer.testing import CliRunner
 
-from fedweave.accounts.document import Document, Grid
+from fedweave.accounts.document import MAX_TILES, Document, Grid
 from fedweave.cli import app
 from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
@@ -73,12 +74,16 @@ def test_it_says_who_asked_for_what_and_what_left_whom(site: Path) -> None:
     assert FOR in facts["purpose"]
     check_facts(facts["other parties"], "A AG")
     check_facts(facts["other parties"], "bank-c")
-    sent = table(found, "What left")[1]
+    sent = table(found, "Every kind")[1]
     assert {row["who received it"] for row in sent} == {"Consortium e.V."}
     assert any("change of the model weights" in row["what the receiver learns"] for row in sent)
     assert next(row["used for"] for row in sent) == "training"
     assert next(row["what the receiver learns"] for row in sent if row["key"] == "labels").startswith("how many")
-    check_facts(found.lead[0], "2 of 2 runs")
+    first = table(found, "What left")[1]
+    left = decimal(audit(site).spent.bytes)
+    assert first[-1]["size"] == found.tiles[0].value == left
+    assert len(first) < len(sent)  # what left before training is one line
+    check_facts(found.verdict, left, "2 of 2 runs", "Consortium e.V.")
     asked = table(found, "What was asked")[1]
     assert [row["run"] for row in asked] == ["r1", "r2"]
     assert all(row["purpose"] == FOR and row["configuration"] for row in asked)
@@ -97,7 +102,31 @@ def test_it_says_what_is_spent_and_left_and_under_which_policy(site: Path) -> No
     check_facts(table(found, "Changes")[1][0]["what"], "bytes, min_sites tightened")
     refused = next(one for one in found.sections if one.heading == "What was refused")
     assert len(refused.warnings) == 2
+    privacy, policy, refusals = found.tiles[1:]
+    assert (privacy.value, policy.value, refusals.value, found.sign) == ("none", "yes", "2", 0)
     check_facts(refused.warnings[1], "IndexError")
+
+
+def test_a_cap_that_is_lowered_afterwards_is_no_longer_kept(site: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(site, tmp_path / "bank-b"))
+    file = copy / "site.toml"
+    file.write_text(file.read_text().replace("bytes = 5000000", "bytes = 1000"))
+    found = of_site(copy)
+    assert (found.sign, found.tiles[2].value) == (-1, "no")
+
+
+def test_to_check_a_report_writes_nothing(site: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "report.json"
+    write_report(kept, Report(of_site(site)).sign(site))
+    kept.with_suffix(".html").write_text("<!DOCTYPE html><title>another page</title>")
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
+    for more in ([], ["--authority", site / "startup"]):
+        check_facts(commands.run("compliance", kept, *more), "bank-b")
+        assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
+    commands.run("compliance", kept, "-o", tmp_path / "copy.html")
+    assert kept.read_bytes() == before[kept][0]
+    commands.run("compliance", kept, "--sign", site.parent / "server")
+    assert read_report(kept).with_signatures().number in kept.with_suffix(".html").read_text()
 
 
 def test_audit_says_who_asked(site: Path) -> None:
@@ -119,6 +148,8 @@ def test_the_site_and_the_server_sign_it_and_a_change_is_found(site: Path, tmp_p
     assert report.document.digest in page.read_text()
     assert "<script" not in page.read_text()
     assert table(shown, "Signatures")[0].rows[0][0] == "bank-b"
+    assert len(shown.tiles) == MAX_TILES
+    assert shown.tiles[-1].value == "bank-b, server"
     text = kept.read_text()
     kept.write_text(text.replace("5,000,000", "9,000,000"))
     with pytest.raises(UserError, match="changed after bank-b"):

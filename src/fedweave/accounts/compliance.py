@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.filesize import decimal
 
-from fedweave.accounts.document import Document, Section, grid
+from fedweave.accounts.document import Document, Section, Tile, grid
 from fedweave.accounts.ledger import (
     UNTOLD,
     WAYS,
@@ -52,6 +52,8 @@ FOOT = (
 )
 _PLACES = {TRAINING: 0, EVALUATION: 2, SETUP: 3, "": 4}  # order of purposes in a table; any other is 1
 _MAX_ROWS = 60  # members whose ε is a line of its own
+MAX_NAMED = 3  # keys that a tile names
+FRAMING_WORDS = "names and framing of messages"
 
 
 @dataclass(frozen=True)
@@ -214,71 +216,157 @@ def _range_text(low: str, high: str) -> str:
 def of_run(run: Run) -> Document:
     """The report of a run for the person who started it."""
     entries, names = flows(run.ledger), members(run.ledger)
-    general = run.config
     kind = "between sites" if run.between_sites else "a simulation: all members' data was on one machine"
+    asked_by, purpose = (str(run.config.get(key) or "not stated") for key in ("requester", "purpose"))
     facts = {
         "run": f"{run.summary['algorithm']} on {run.summary['dataset']}, seed {run.summary.get('seed')}; {kind}",
         "period": period(run.ledger),
-        "asked by": str(general.get("requester") or "not stated"),
-        "purpose": str(general.get("purpose") or "not stated"),
+        "asked by": asked_by,
+        "purpose": purpose,
         "members": f"{len(names):,}: {listed(names)}",
         "configuration": f"SHA-256 {config_hash(run.config)}",
     }
-    lead = pooling_sentences(run.config, at_one_place=len(names) == 1 < int(run.summary["clients"]))
-    size = upload_size(entries)
+    privacy, clause = privacy_tile(entries, chain.from_iterable(of_members(run.ledger).values()))
+    size, senders = upload_size(entries), counted(len(names), "member")
     from_peers = upload_size([flow for flow in entries if flow.direction == "peer"])
     ways = f"{from_peers} of it from member to member" if from_peers else "all of it to the server"
-    lead.append(f"{size} left the members, {ways}; the ledger shows nothing else." if size else "Nothing has left.")
-    policies = "What may leave is each site's own decision, and no part of a run; the report of the site shows it."
+    where = "" if run.between_sites else "In this simulation, "
+    policies = "each site decides what may leave it: see its own report, by `fedweave compliance SITE`"
     return Document(
         title=f"What left the members: {run.summary['algorithm']} on {run.summary['dataset']}",
         facts=tuple(facts.items()),
-        lead=tuple(lead),
+        warnings=tuple(pooling_sentences(run.config, at_one_place=len(names) == 1 < int(run.summary["clients"]))),
         sections=(
+            left_section(entries, len(names)),
             messages_section(entries, len(names)),
             _cost_section(run, entries, len(names)),
-            Section("Policies", (policies,)),
         ),
         foot=FOOT,
+        subtitle=" · ".join((senders, f"seed {run.summary.get('seed')}", period(run.ledger))),
+        verdict=f"{where}{size} left {senders}, {ways}, {clause}." if size else "Nothing has left the members.",
+        tiles=(
+            size_tile("Left the members", entries),
+            privacy,
+            Tile("Asked by", asked_by, (f"purpose: {purpose}",)),
+            Tile("Policy", "not in a run", (policies,)),
+        ),
     )
 
 
-def messages_section(entries: Sequence[Flow], member_count: int, titles: dict[str, str] | None = None) -> Section:
-    """What left, a line for each thing that a receiver learns; titles: {receiver: word for it}."""
+def size_tile(title: str, entries: Sequence[Flow]) -> Tile:
+    """How much left, and for which purposes."""
     sent = [flow for flow in entries if flow.direction != "down"]
+    sizes = defaultdict[str, int](int)
+    for flow in sorted(sent, key=_place):
+        sizes[FRAMING_WORDS if flow.key == FRAMING else flow.purpose or "purpose not stated"] += flow.bytes
+    notes = [f"{decimal(size)} {purpose}" for purpose, size in sizes.items()]
+    return Tile(title, upload_size(entries) or "nothing", tuple(notes))
+
+
+def privacy_tile(entries: Sequence[Flow], costs: Iterable[Bound]) -> tuple[Tile, str]:
+    """How private is what left: a tile, and the end of a sentence. costs: of differential privacy."""
+    sent = [flow for flow in sorted(entries, key=_place) if flow.direction != "down" and flow.key != FRAMING]
+    without = [flow for flow in sent if not (flow.account.cost.epsilon or flow.account.cost.squared_mu)]
+    exact = [flow for flow in without if flow.mechanism == "none"]
+    others = sorted({flow.mechanism for flow in without} - {"none"})
+    largest = dict[str, Bound]()  # {kind of record: the bound with the largest ε}
+    for bound in costs:
+        largest[bound.per] = max(largest.get(bound.per, bound), bound, key=lambda one: one.epsilon)
+    exact_names = list(dict.fromkeys(flow.key.partition("/")[0] for flow in exact))
+    more = f" and {len(exact_names) - MAX_NAMED} more" if len(exact_names) > MAX_NAMED else ""
+    notes = [f"exact, without noise: {', '.join(exact_names[:MAX_NAMED])}{more}"] if exact else []
+    notes += [f"no ε follows from: {', '.join(others)}"] if others else []
+    what = "exact weights" if any("weights" in flow.reveals for flow in exact) else "exact values"
+    if not largest:
+        clause = f"without differential privacy: {what} leave" if exact else "without differential privacy"
+        return Tile("Differential privacy", "none", tuple(notes)), clause
+    texts, meanings = [], []
+    for bound in largest.values():
+        at = "" if bound.delta is None else f", δ = {bound.delta:g}"
+        remark = f", which {bound.remark}" if bound.remark else ""
+        texts.append(f"ε = {bound.epsilon:.3g}{at} per {bound.per}{remark}")
+        meanings.append(f"{texts[-1]}: exchanging one {bound.per} for another changes odds by e^ε at most")
+    clause = f"with differential privacy ({'; '.join(texts)})" + (f", and {what} besides" if exact else "")
+    epsilon = max(bound.epsilon for bound in largest.values())
+    return Tile("Differential privacy", f"ε = {epsilon:.3g}", (*meanings, *notes)), clause
+
+
+def _groups(entries: Sequence[Flow], member_count: int, titles: Mapping[str, str]) -> list[tuple[str, list[Flow]]]:
+    """(receivers, kinds of messages) of what left, together where a receiver learns the same for the same purpose."""
     groups = defaultdict[tuple[str, ...], list[Flow]](list)
-    for flow in sent:
-        to = who([(titles or {}).get(name, name) for name in flow.receivers], member_count)
-        if flow.key == FRAMING:  # one line for each receiver
-            groups[FRAMING, to, "", ""].append(flow)
-        else:
-            groups[lesson(flow), to, flow.mechanism, flow.purpose].append(flow)
-    rows = []
-    for (content, to, mechanism, purpose), group in sorted(groups.items(), key=lambda item: _PLACES.get(item[0][3], 1)):
-        framing = content == FRAMING
+    for flow in entries:
+        if flow.direction != "down":
+            to = who([titles.get(name, name) for name in flow.receivers], member_count)
+            kind = ("",) * 3 if flow.key == FRAMING else (lesson(flow), flow.mechanism, flow.purpose)
+            groups[to, *kind].append(flow)  # of names and framing, one line for each receiver
+    return sorted(((to, group) for (to, *_), group in groups.items()), key=lambda one: _place(one[1][0]))
+
+
+def _place(flow: Flow) -> int:
+    """The place of a kind of message in a table."""
+    return len(_PLACES) + 1 if flow.key == FRAMING else _PLACES.get(flow.purpose, 1)
+
+
+def left_section(entries: Sequence[Flow], member_count: int, titles: Mapping[str, str] | None = None) -> Section:
+    """What left, a line for each thing that a receiver learns, and one for what left before training; titles:
+    {receiver: word for it}."""
+    before, rows, total = [], list[dict[str, str]](), 0
+    for to, group in _groups(entries, member_count, titles or {}):
+        total += sum(flow.bytes for flow in group)
+        if group[0].purpose == SETUP and group[0].key != FRAMING:
+            before += group
+            continue
+        row = {"what the receiver learns": _with_keys(group), "size": decimal(sum(flow.bytes for flow in group))}
+        framing = group[0].key == FRAMING
+        row |= {"protection": "" if framing else group[0].mechanism, "who received it": to}
+        rows.append(row | {"used for": "" if framing else group[0].purpose or "not stated"})
+    if before:
+        keys = list(dict.fromkeys(flow.key for flow in before))
+        mechanisms = sorted({flow.mechanism for flow in before})
+        row = {"what the receiver learns": f"before training: {', '.join(keys)}"}
+        row |= {"size": decimal(sum(flow.bytes for flow in before)), "protection": ", ".join(mechanisms)}
+        receivers = dict.fromkeys((titles or {}).get(name, name) for flow in before for name in flow.receivers)
+        framings = sum(row["what the receiver learns"] == FRAMING_WORDS for row in rows)
+        rows.insert(len(rows) - framings, row | {"who received it": who([*receivers], member_count), "used for": SETUP})
+    if len({row["who received it"] for row in rows}) == 1:  # the verdict names it
+        for row in rows:
+            del row["who received it"]
+    if rows:
+        rows.append(dict.fromkeys(rows[0], "") | {"what the receiver learns": "together", "size": decimal(total)})
+    words = ("what the receiver learns", "protection", "who received it", "used for")
+    return Section("What left, and what it reveals", () if rows else ("Nothing has left.",), grid=grid(rows, words, 1))
+
+
+def messages_section(entries: Sequence[Flow], member_count: int, titles: Mapping[str, str] | None = None) -> Section:
+    """What left, a line for each kind of message, folded; titles: {receiver: word for it}."""
+    rows, several = [], len({name for flow in entries if flow.direction != "down" for name in flow.senders}) > 1
+    for to, group in _groups(entries, member_count, titles or {}):
+        framing = group[0].key == FRAMING
         row = {"what the receiver learns": lesson(group[0])}
         row["key"] = "" if framing else ", ".join(sorted({flow.key for flow in group}))
-        row["who received it"], row["protection"] = to, mechanism
-        row["used for"] = "" if framing else purpose or "not stated"
-        row["sent by"] = who(_senders(group), member_count)
+        row["who received it"], row["protection"] = to, "" if framing else group[0].mechanism
+        row["used for"] = "" if framing else group[0].purpose or "not stated"
+        if several:
+            row["sent by"] = who(sorted(set().union(*(flow.senders for flow in group))), member_count)
         row["messages"] = f"{sum(flow.messages for flow in group):,}"
         row["size"] = decimal(sum(flow.bytes for flow in group))
         rows.append(row)
-    if len(_senders(sent)) < 2:
-        for row in rows:
-            del row["sent by"]
     words = ("what the receiver learns", "key", "who received it", "protection", "used for", "sent by")
-    return Section("What left, and what it reveals", () if rows else ("Nothing has left.",), grid=grid(rows, words))
-
-
-def _senders(entries: Sequence[Flow]) -> list[str]:
-    return sorted(set().union(*(flow.senders for flow in entries)))
+    hint = f"{counted(len(rows), 'kind')}, with keys and the number of messages"
+    return Section("Every kind of message", grid=grid(rows, words), hint=hint)
 
 
 def lesson(flow: Flow) -> str:
     """What a receiver learns; for a message without a description, the call and the part of its message."""
-    words = "names and framing of messages" if flow.key == FRAMING else meaning(flow)
+    words = FRAMING_WORDS if flow.key == FRAMING else meaning(flow)
     return f"{words} ({call_text(flow)})" if words == UNTOLD else words
+
+
+def _with_keys(group: Sequence[Flow]) -> str:
+    """What a receiver learns, with the keys of the messages."""
+    text = lesson(group[0])
+    keys = "" if group[0].key == FRAMING or text.startswith(UNTOLD) else ", ".join(sorted({flow.key for flow in group}))
+    return f"{text} ({keys})" if keys else text
 
 
 def upload_size(entries: Sequence[Flow]) -> str:
@@ -307,4 +395,5 @@ def _cost_section(run: Run, entries: Sequence[Flow], member_count: int) -> Secti
     if costs and not run.between_sites:
         text.append(SIMULATED)
     table = grid(rows[:_MAX_ROWS], ("member", "per", "of"))
-    return Section("What it cost in privacy", tuple(filter(None, text)), grid=table)
+    hint = "ε of each member, and what is in no ε"
+    return Section("What it cost in privacy", tuple(filter(None, text)), grid=table, hint=hint)

@@ -10,6 +10,8 @@ from rich.markup import escape as escape_rich
 
 from fedweave.core.text import printable
 
+MAX_TILES = 5  # of a page
+
 
 def plain_text(text: object) -> str:
     """`printable` text for a line or a cell that rich shows, without any markup."""
@@ -35,14 +37,26 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class Tile:
+    """A number that a reader sees first, with its title and what there is to know about it; text in backticks is
+    code."""
+
+    title: str
+    value: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Section:
-    """A heading, and below it text, warnings, a table and text to type or to compare letter by letter."""
+    """A heading, and below it text, warnings, a table and text to type or to compare letter by letter. hint: what is
+    in it, for a section that is folded on a page; "" for one that is open."""
 
     heading: str
     text: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     grid: Grid | None = None
     code: tuple[str, ...] = ()
+    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,7 +64,8 @@ class Document:
     """A whole document. number: its identifier, a digest of its contents. facts: its subject, as pairs.
 
     signer: the member whose data it is about and who has to sign it, by the name in its certificate; "" where it is no
-    single member's.
+    single member's. verdict: the result in a sentence, which comes first, as do the tiles; sign: 1 for a good result,
+    -1 for a bad one.
     """
 
     title: str
@@ -61,6 +76,10 @@ class Document:
     foot: str = ""
     number: str = ""
     signer: str = ""
+    subtitle: str = ""
+    verdict: str = ""
+    sign: int = 0
+    tiles: tuple[Tile, ...] = ()
 
     @property
     def digest(self) -> str:

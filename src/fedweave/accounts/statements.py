@@ -8,6 +8,7 @@ all members, one number a round.
 """
 
 import hashlib
+import inspect
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fedweave.algorithms import ALGORITHMS, PARTS
+from fedweave.algorithms.parts import has
+from fedweave.algorithms.preset import Preset
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.errors import UserError
@@ -31,7 +35,7 @@ from fedweave.experiment.runs.files import CONTRIBUTIONS, read_table
 from fedweave.experiment.runs.reading import Run
 from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON, WEIGHT, measured_by
 from fedweave.incentives.payoffs import Payoffs, limit_shares
-from fedweave.incentives.rules import PAYOFF, RULES, SIZE, TIMES, Basis, GainsRule, Rule, to_digits
+from fedweave.incentives.rules import PAYOFF, RULES, SIZE, TIMES, Basis, GainsRule, Rule, Summand, to_digits
 from fedweave.incentives.statement import (
     MEASURES,
     Digest,
@@ -49,13 +53,22 @@ _MAX_ERROR = 1 + 1e-6  # in cents, of an amount: a largest remainder's rounding,
 _OF_LEDGER = ("round", "call", "step", "direction", "key", "shape", "bytes", "mechanism", "reveals", "to", "applied")
 
 
+class Working(NamedTuple):
+    """How a member's share of the budget of a whole run follows. summands: what it adds up from. ends: the smallest and
+    the largest share that a single round would give; None where shares do not depend on rounds."""
+
+    summands: tuple[Summand, ...]
+    ends: tuple[float, float] | None = None
+
+
 class Account(NamedTuple):
     """A statement of account.
 
     table: its lines (`incentives.statement.SCHEMA`). terms, run, digest: terms, the run's hash and the digest. config,
     ledgers: the hashes that make the run's hash. sums: divisor of each round's pay (`sums`), 0 without pay. rule: by
     which it pays. covers: the number of rounds that one line is of, 0 where there is a line for each. gains: the metric
-    of leave-one-out values, "" without them. warning: a note to read before anything is paid (`one_class`).
+    of leave-one-out values, "" without them. warning: a note to read before anything is paid (`one_class`). workings:
+    of a whole run, how each member's share follows.
     """
 
     table: pa.Table
@@ -69,6 +82,7 @@ class Account(NamedTuple):
     covers: int = 0
     gains: str = ""
     warning: str = ""
+    workings: Mapping[str, "Working"] = {}
 
     def totals(self, table: pa.Table) -> pa.Table:
         """`incentives.statement.totals` of lines of this statement, with the number of rounds that they cover."""
@@ -101,14 +115,19 @@ class Account(NamedTuple):
 def account(run: Run) -> Account:
     """The statement of a run whose algorithm pays."""
     terms = terms_of(run.config, run.directory)
-    rounds = [_whole_run(run)] if in_total(run.config) else _rounds(run)
+    rule: Rule = PAYOFF
+    workings = dict[str, Working]()
+    if in_total(run.config):
+        whole, rule, workings = _whole_run(run)
+        rounds = [whole]
+    else:
+        rounds = _rounds(run)
     paid_rounds = [entry for entry in rounds if float(entry.pay.sum()) > 0]
     if not paid_rounds:
         raise UserError(
             f"in {run.directory} no member is owed anything yet; choose an algorithm with payoffs, such as fairgraphfl."
         )
     table = statement(terms, paid_rounds)
-    rule = rule_of(run.config)
     divisors = sums(table, terms, rule)
     divisors |= {entry.number: 0.0 for entry in rounds if not float(entry.pay.sum()) > 0}
     divisors = dict(sorted(divisors.items()))
@@ -133,6 +152,7 @@ def account(run: Run) -> Account:
         covers=run.done if in_total(run.config) else 0,
         gains=gains,
         warning=one_class(run),
+        workings=workings,
     )
 
 
@@ -146,8 +166,9 @@ def rule_of(config: ConfigDocument) -> Rule:
     return RULES[PaySettings(**section(config, "pay")).by] if in_total(config) else PAYOFF
 
 
-def _whole_run(run: Run) -> StatementRound:
-    """Each member's pay for all rounds by the rule of [pay]; it has the last round's number."""
+def _whole_run(run: Run) -> tuple[StatementRound, Rule, dict[str, Working]]:
+    """Each member's pay for all rounds by the rule of [pay], with the last round's number; the rule as it pays here;
+    and how each member's share follows."""
     pay = PaySettings(**section(run.config, "pay"))
     rule = RULES[pay.by]
     weights = run.server_values(WEIGHT)  # {member: {round: number of examples}}
@@ -159,20 +180,25 @@ def _whole_run(run: Run) -> StatementRound:
             f"round in which the part {' or '.join(rule.parts or RULES[SIZE].parts)} measures.",
             code="statement.unmeasured",
         )
-    sizes = torch.ones(len(members), dtype=torch.float64, device="cpu")  # [N]
-    if rounds:
-        sizes = _sums_over_rounds(weights, members, rounds)
-    gains = {}  # {who measured, every member or the server: [N]}
+    measured = {}  # {who measured: {member: {round: gain}}}
     if isinstance(rule, GainsRule):
         measured = {judge: run.server_values(measured_by(rule.needs, index)) for index, judge in enumerate(members)}
         if not all(measured.values()):
             measured = {"the server": run.server_values(rule.needs)}
-        gains = {judge: _sums_over_rounds(values, members, rounds) for judge, values in measured.items()}
-    basis = Basis(members, gains, sizes / sizes.sum())
+
+    def basis_of(some_rounds: Sequence[int]) -> Basis:
+        sizes = torch.ones(len(members), dtype=torch.float64, device="cpu")  # [N]
+        if some_rounds:
+            sizes = _sums_over_rounds(weights, members, some_rounds)
+        gains = {judge: _sums_over_rounds(values, members, some_rounds) for judge, values in measured.items()}
+        return Basis(members, gains, sizes / sizes.sum())
+
+    basis = basis_of(rounds)
+    rule, sizes = rule.of(basis), basis.sizes
     uncapped = rule.shares(basis)  # [N]
     if bool(uncapped.isnan().any()):
         digits = {}
-        for judge, of_judge in gains.items():
+        for judge, of_judge in basis.by.items():
             digits[judge] = [round(gain, 6) for gain in of_judge.tolist()]
         raise UserError(
             f"pay.by = {pay.by!r}: the gains over all rounds, {digits}, divide no budget. Measure more rounds, or "
@@ -180,18 +206,47 @@ def _whole_run(run: Run) -> StatementRound:
             code="user.no-positive-sum",
         )
     shares = limit_shares(uncapped, sizes, pay.cap) if pay.cap else uncapped
+    of_rounds = torch.zeros(0, len(members), device="cpu")  # [rounds, N], shares by single rounds
+    if measured:
+        of_each = [rule.shares(basis_of([number])) for number in rounds]
+        divided = [one for one in of_each if not bool(one.isnan().any())]
+        of_rounds = torch.stack([limit_shares(one, sizes, pay.cap) if pay.cap else one for one in divided or of_each])
     order = sorted(range(len(members)), key=members.__getitem__)
-    explanations = []
+    explanations, workings = [], {}
     for index in order:
         text, before, after = f"share = {rule.terms(basis, index)}", float(uncapped[index]), float(shares[index])
+        summands = rule.summands(basis, index)
+        limit = f"{pay.cap:g} {TIMES} size {to_digits(float(sizes[index]))}"
         if after < before:
-            text += f", limited to {pay.cap:g} {TIMES} size {to_digits(float(basis.sizes[index]))}"
+            text += f", limited to {limit}"
+            summands.append(Summand("above the limit", f"at most {limit}", after - before))
         elif after > before:
             text += f" = {to_digits(before)}, and {to_digits(after - before)} of what others' limit left"
+            summands.append(
+                Summand("what others above the limit leave", f"to {to_digits(after)} in all", after - before)
+            )
         explanations.append(text)
+        ends = None
+        if len(of_rounds) > 1:
+            ends = float(of_rounds[:, index].min()), float(of_rounds[:, index].max())
+        workings[members[index]] = Working(tuple(summands), ends)
     last_round, names = max(rounds, default=run.done), [members[index] for index in order]
     shares = shares[order]
-    return StatementRound(last_round, names, None, None, shares, None, None, shares, explanations)
+    whole = StatementRound(last_round, names, None, None, shares, None, None, shares, explanations)
+    return whole, rule, workings
+
+
+def value_words(config: ConfigDocument) -> str:
+    """What the values are by which members are paid in each round: the summary of the part that decides them; "" of a
+    part that is not in the registry."""
+    algorithm = section(config, "algorithm")
+    preset = ALGORITHMS.get(str(algorithm.get("name")))
+    kinds = [*preset.made_of] if isinstance(preset, Preset) else []
+    for part in algorithm.get("parts", []):
+        kind = PARTS.get(str(part["name"] if isinstance(part, dict) else part))
+        kinds += [kind] if kind else []
+    owner = next((kind for kind in kinds if has(kind, "value")), None)
+    return "" if owner is None else " ".join((inspect.getdoc(owner) or "").partition("\n\n")[0].split())
 
 
 def _sums_over_rounds(

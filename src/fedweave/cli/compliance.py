@@ -43,8 +43,8 @@ def compliance(
     """Report what left, for whom, what for and under which rules, to the person responsible for the data: a page, and
     the same as JSON with its signatures.
 
-    A site's own report is signed with the site's key. With the JSON as DIR, anyone can check it, sign it, and write the
-    page again.
+    A site's own report is signed with the site's key. With the JSON as DIR, anyone can check it, which writes nothing;
+    --sign adds a signature and writes both again, and --out writes the page.
     """
     from fedweave.accounts.compliance import of_run
     from fedweave.experiment.runs.files import LEDGER
@@ -79,13 +79,17 @@ def compliance(
     else:
         document, signer = of_run(read_run(directory)), certificate_name(sign[0]) if sign else ""
         report = Report(replace(document, facts=(written, *document.facts), signer=signer))
-    if authority is not None:
+    if directory.is_file():
         names = ", ".join(signature.name for signature in report.signatures)
-        typer.echo(f"a report of {report.document.signer or by}, signed by {names}")
+        issuer = "" if authority or not names else "; who issued the certificates is not checked without --authority"
+        owner = report.document.signer or by or "a member"
+        typer.echo(f"a report of {owner}, {f'signed by {names}' if names else 'not signed'}{issuer}")
     for folder in sign or ():
         report = report.sign(folder)
     report_file = directory if directory.is_file() else page.with_suffix(".json")
-    write_report(report_file, report)
-    write_document(page, report.with_signatures())
-    typer.echo(page)
-    typer.echo(report_file)
+    if sign or not directory.is_file():  # only to check a report writes nothing
+        write_report(report_file, report)
+        typer.echo(report_file)
+    if sign or out or not directory.is_file():
+        write_document(page, report.with_signatures())
+        typer.echo(page)

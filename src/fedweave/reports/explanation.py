@@ -1,13 +1,15 @@
 """The page about one score and its reasons, and a drawing of a small graph with what moves its score."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from html import escape
 
 import numpy as np
 from scipy.sparse.csgraph import shortest_path
 
-from fedweave.accounts.document import print_line
+from fedweave.accounts.document import Tile, print_line
 from fedweave.apply.explanation import Explanation, Reason, SmallGraph
+from fedweave.core.text import capitalized
 from fedweave.core.types import Record
 from fedweave.datasets.molecules import coordinates
 from fedweave.reports.colors import tone
@@ -15,6 +17,9 @@ from fedweave.reports.pages import render_template
 from fedweave.reports.terminal import screen, show_rows
 
 MAX_REASONS = 200  # on a page
+FIRST = 10  # reasons in the table that comes first
+STRONGEST = 3  # reasons with a tile
+DIGITS = 6  # to which two effects are the same
 RAISES, LOWERS = tone("#D55E00"), tone("#0072B2")
 WIDE, HIGH, MARGIN, RADIUS = 360, 260, 18, 9  # of a drawing, in pixels
 MAX_EDGE = 60.0  # pixels, of an edge in a drawing
@@ -28,17 +33,84 @@ def title(explanation: Explanation) -> str:
 
 def page(explanation: Explanation) -> str:
     """The explanation as a page that holds all it needs."""
-    reasons = explanation.reasons[:MAX_REASONS]
     max_effect = max((abs(reason.effect) for reason in explanation.reasons), default=1.0)
+    main = _distinct(explanation.reasons)[:FIRST]
+    further = [reason for reason in explanation.reasons if reason not in main]
+    shown = further[: MAX_REASONS - len(main)]
     return render_template(
         "explanation.html",
         title=title(explanation),
+        subtitle=f"model and data of {explanation.client} · {explanation.quantity}",
+        sentence=_verdict(explanation),
+        first=_tiles(explanation),
         explanation=explanation,
-        rows=[_row(explanation, reason, max_effect) for reason in reasons],
-        rest=len(explanation.reasons) - len(reasons),
+        rows=[_row(explanation, reason, max_effect) for reason in main],
+        further=[_row(explanation, reason, max_effect) for reason in shown],
+        rest=len(further) - len(shown),
         drawn="" if explanation.graph is None else drawing(explanation.graph, explanation.reasons),
         left_out=explanation.method == "leave-out",
     )
+
+
+def _distinct(reasons: Sequence[Reason]) -> list[Reason]:
+    """The reasons without the single edges of neighbors that have the same effect."""
+    neighbors = defaultdict[float, list[str]](list)
+    for reason in reasons:
+        if reason.kind == "neighbor":
+            neighbors[round(reason.effect, DIGITS)].append(reason.name)
+    result = []
+    for reason in reasons:
+        same = neighbors[round(reason.effect, DIGITS)] if reason.kind == "edge" else []
+        if not any(name in reason.name for name in same):
+            result.append(reason)
+    return result
+
+
+def _verdict(explanation: Explanation) -> str:
+    """The score, what it means, and the strongest reason."""
+    score, what = explanation.written(explanation.score), f"{explanation.example} {explanation.name}"
+    sentence = f"{capitalized(what)}: the {explanation.quantity} is {score}."
+    if explanation.threshold is not None:
+        side, flagged = ("at or above", "is") if explanation.flagged else ("below", "is not")
+        at = f"{side} the threshold {explanation.written(explanation.threshold)}"
+        sentence = f"{capitalized(what)} {flagged} flagged: the {explanation.quantity} is {score}, {at}."
+    if not explanation.reasons:
+        return f"{sentence} Nothing that can be left out moves it."
+    first = explanation.reasons[0]
+    if first.without is None:
+        way = "raises" if first.effect >= 0 else "lowers"
+        return f"{sentence} {capitalized(_named(first))} {way} it most ({effect_text(explanation, first.effect)})."
+    if first.kind == "column":
+        return f"{sentence} With a typical {first.name} it would be {explanation.written(first.without)}."
+    return f"{sentence} Without {_named(first)} it would be {explanation.written(first.without)}."
+
+
+def _named(reason: Reason) -> str:
+    return f"{reason.kind} {reason.name}"
+
+
+def _tiles(explanation: Explanation) -> tuple[Tile, ...]:
+    """The score, the three strongest reasons, and what neighbors do."""
+    notes = [explanation.quantity]
+    if explanation.threshold is not None:
+        flagged = "flagged" if explanation.flagged else "not flagged"
+        notes.append(f"{flagged}: threshold {explanation.written(explanation.threshold)}")
+    tiles = [Tile("Score", explanation.written(explanation.score), tuple(notes))]
+    for reason in _distinct(explanation.reasons)[:STRONGEST]:
+        value = f"{_named(reason)}{f': {reason.value}' if reason.value else ''}"
+        typical = f"typical: {reason.typical}" if reason.typical else ""
+        way = "Raises it" if reason.effect >= 0 else "Lowers it"
+        tiles.append(Tile(way, effect_text(explanation, reason.effect), (value, typical)))
+    around = [reason for reason in explanation.reasons if reason.kind != "column"]
+    noun = "Neighbors and edges"
+    if explanation.graph is not None:
+        noun = "Atoms and bonds" if explanation.graph.smiles else "Nodes and edges"
+    if around:
+        up = sum(reason.effect > 0 for reason in around)
+        strongest = f"strongest: {around[0].name}, {effect_text(explanation, around[0].effect)}"
+        directions = f"{up:,} raise it, {len(around) - up:,} lower it"
+        return (*tiles, Tile(noun, f"{len(around):,} move it", (directions, strongest)))
+    return (*tiles, Tile(noun, "none", ("no neighbor and no edge moves this score",)))
 
 
 def show(explanation: Explanation, top: int) -> None:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from rich.filesize import decimal
 
 from fedweave.accounts.compliance import Disclosure
+from fedweave.accounts.document import Tile
 from fedweave.accounts.verdict import Verdict, short, signed
 from fedweave.core.text import capitalized, counted
 from fedweave.core.types import CLASS, EVALUATION, FRAMING, TRAINING
@@ -52,14 +53,6 @@ MEANINGS = {  # of columns of the table
     WORDS_OF_PLACES[f"{SHELF}/local"]: "Shelf: the best of the usual tools on a member's own data, such as boosting.",
     WORDS_OF_PLACES[f"{SHELF}/pooled"]: "Pooled: on all members' data together, which nobody has.",
 }
-
-
-class Tile(NamedTuple):
-    """A number that a reader sees first, with its title and what there is to know about it."""
-
-    title: str
-    value: str
-    notes: tuple[str, ...]
 
 
 class FirstScreen(NamedTuple):

@@ -46,8 +46,13 @@ def pdf(document: Document) -> bytes:
     )
     width = A4[0] - 2 * _MARGIN
     story: list[Flowable] = [_paragraph(document.title, _style(15, _BOLD, 6))]
+    story += [_paragraph(document.subtitle, _style(8, color="#444444"))] if document.subtitle else []
+    story += [_paragraph(document.verdict, _style(9.5, _BOLD))] if document.verdict else []
     story += [_paragraph(line, _style(9.5)) for line in document.lead]
     story += [_warning(line, width) for line in document.warnings]
+    if document.tiles:
+        tiles = [(one.title, ". ".join(filter(None, (one.value, *one.notes)))) for one in document.tiles]
+        story.append(_table(Grid((), tuple(tiles), ()), width, facts=True))
     if document.facts:
         story.append(_table(Grid((), document.facts, ()), width, facts=True))
     for section in document.sections:

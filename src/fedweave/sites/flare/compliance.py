@@ -11,18 +11,20 @@ from datetime import datetime
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedweave.accounts.compliance import FOOT, messages_section, upload_size
-from fedweave.accounts.document import Document, Section, grid
+from fedweave.accounts.compliance import FOOT, left_section, messages_section, privacy_tile, size_tile, upload_size
+from fedweave.accounts.document import MAX_TILES, Document, Section, Tile, grid
 from fedweave.accounts.ledger import SERVER, flows, period
 from fedweave.core.settings import meanings
 from fedweave.core.text import capitalized, counted
 from fedweave.core.types import Record
 from fedweave.errors import CallRefused, UserError, listed
 from fedweave.experiment.runs.files import read, write
+from fedweave.privacy.accountant import of_members
 from fedweave.sites.flare.audit import Audit, audit, changes, free, job, refusal_lines
 from fedweave.sites.flare.folder import SITE_FILE
 from fedweave.sites.flare.journal import now
@@ -97,10 +99,18 @@ class Report:
         lacks_own = bool(signer) and bool(rows) and signer not in {one.name for one in self.signatures}
         warnings = (f"{signer}, whose report this is, has not signed it: others could have changed it.",) * lacks_own
         table = grid(rows, tuple(rows[0]) if rows else ())
-        last = Section("Signatures", text, warnings, table, (f"SHA-256 {digest}",))
+        hint = "who signed when, certificates and digest" if self.document.verdict else ""
+        last = Section("Signatures", text, (), table, (f"SHA-256 {digest}",), hint)
         report_of = (("report of", signer),) if signer else ()
         facts = (("number", number), *report_of, *self.document.facts)
-        return replace(self.document, number=number, facts=facts, sections=(*self.document.sections, last))
+        document = replace(self.document, number=number, facts=facts, sections=(*self.document.sections, last))
+        tiles = document.tiles
+        if document.verdict and len(tiles) < MAX_TILES:
+            check = "anyone can check it: `fedweave compliance FILE.json`"
+            names = ", ".join(row["who"] for row in rows)
+            notes = (f"SHA-256 {digest[:12]}…", check if rows else "others could change it: sign with `--sign FOLDER`")
+            tiles = (*tiles, Tile("Signed by", names or "nobody", notes))
+        return replace(document, tiles=tiles, warnings=(*document.warnings, *warnings))
 
 
 def write_report(path: Path, report: Report) -> None:
@@ -185,6 +195,8 @@ def _message_to_sign(document: Document, name: str, at: str) -> bytes:
     return json.dumps([KIND, document.digest, name, at]).encode()
 
 
+BEYOND = "beyond a cap of its present policy"
+MAX_REFUSALS = 2  # in a tile
 _ALWAYS = ("epsilon", "bytes", "min_nodes", "min_sites")  # rules that the report shows even with default values
 
 
@@ -232,30 +244,63 @@ def of_site(folder: Path, run: str = "") -> Document:
     text = (
         "The configuration is named by the first digits of its SHA-256, software by its version and its files' digest."
     )
-    asked = Section("What was asked", (text,), grid=grid(rows, tuple(rows[0]) if rows else ()))
+    hint = f"{counted(len(rows), 'job')}: who asked, what for, and by which software"
+    asked = Section("What was asked", (text,), grid=grid(rows, tuple(rows[0]) if rows else ()), hint=hint)
     changed = [{"when (UTC)": at[:16].replace("T", " "), "what": change} for at, change in changes(runs)]
     unchanged = () if changed else ("The journals note no change of the policy.",)
     refused = tuple(chain.from_iterable(map(refusal_lines, runs)))
+    facts = _facts(name, about, legal_names, peers, notes, period(ledger, times), run)
+
+    # What comes first: the verdict, tiles, and warnings on what the journals lack.
+    owner = about.legal_name or f"site {name}"
+    privacy, clause = privacy_tile(kinds, chain.from_iterable(of_members(ledger).values()))
+    policy, within = _policy_tile(summary)
+    verdict = f"Nothing has left {owner}."
+    if size:
+        where = f"in {sum(bool(one.flows) for one in runs):,} of {counted(len(begun), 'run')}"
+        verdict = f"{size} left {owner} {where}, to {listed(names)} and to no one else, {within} and {clause}."
+    lines = [f"{note.get('asked')}: {note.get('why')}" for one in runs for note in one.refused]
+    if lines:
+        verdict += f" {counted(len(lines), 'request')} {'was' if len(lines) == 1 else 'were'} refused."
+    shown = tuple(shorten(line, 90, placeholder=" …") for line in lines[:MAX_REFUSALS])
+    damaged = sum(one.damaged for one in runs)
+    warnings = [f"{capitalized(summary.lost)}."] if summary.lost else []
+    if damaged:
+        warnings.append(f"{counted(damaged, 'damaged line')} in the journals: no number here counts their messages.")
     return Document(
         title=f"What left {about.legal_name or name}",
-        facts=tuple(_facts(name, about, legal_names, peers, notes, period(ledger, times), run).items()),
-        lead=(
-            f"{size} left the site in {sum(bool(one.flows) for one in runs):,} of {counted(len(begun), 'run')}, to "
-            f"{listed(names)}, and to no one "
-            "else: the site's own journals, written before anything is sent, show no other message."
-            if size
-            else "Nothing has left the site.",
-        ),
+        facts=tuple(facts.items()),
+        warnings=tuple(warnings),
         sections=(
+            left_section(kinds, len(peers) + 1, legal_names),
             messages_section(kinds, len(peers) + 1, legal_names),
             asked,
             _spent(summary),
             _policy(summary.rules),
-            Section("Changes of the policy", unchanged, grid=grid(changed, ("when (UTC)", "what"))),
-            Section("What was refused", () if refused else ("Nothing was refused.",), refused),
+            Section(
+                "Changes of the policy",
+                unchanged,
+                grid=grid(changed, ("when (UTC)", "what")),
+                hint=counted(len(changed), "change") if changed else "none",
+            ),
+            Section(
+                "What was refused",
+                () if refused else ("Nothing was refused.",),
+                refused,
+                hint=f"{counted(len(lines), 'request')}, with the rule that refused it" if lines else "nothing",
+            ),
         ),
-        foot=FOOT,
+        foot=f"The site's own journals, written before anything is sent, show no other message. {FOOT}",
         signer=certificate_name(folder) or name,
+        subtitle=" · ".join((facts["run"], facts["period"], f"asked by {facts['asked by'].partition('; ')[0]}")),
+        verdict=verdict,
+        sign=-1 if within == BEYOND else 0,
+        tiles=(
+            size_tile("Left the site", kinds),
+            privacy,
+            policy,
+            Tile("Refused", f"{len(lines):,}" if lines else "nothing", shown),
+        ),
     )
 
 
@@ -290,33 +335,56 @@ def _facts(
     }
 
 
-def _spent(summary: Audit) -> Section:
-    """What all runs together have spent, and what the policy still allows."""
-    rules, spent, cost = summary.rules, summary.spent, summary.spent.account.cost
-    epsilon = spent.epsilon(rules.delta)
+def _amounts(summary: Audit) -> list[tuple[str, float, float | None]]:
+    """(what, spent, allowed) by all runs together; None where the policy has no cap."""
+    rules, spent = summary.rules, summary.spent
     amounts: list[tuple[str, float, float | None]] = [
-        (f"ε at δ = {rules.delta:g}", epsilon, rules.epsilon),
+        (f"ε at δ = {rules.delta:g}", spent.epsilon(rules.delta), rules.epsilon),
         ("bytes", spent.bytes, rules.bytes),
         ("evaluations whose scores left", spent.evaluations, rules.evaluations),
     ]
-    amounts += [(f"replies of {step}", replies_of(spent, step), limit) for step, limit in rules.calls.items()]
+    return amounts + [(f"replies of {step}", replies_of(spent, step), limit) for step, limit in rules.calls.items()]
+
+
+def _amount_text(what: str, amount: float) -> str:
+    return f"{amount:.4g}" if what.startswith("ε") else f"{amount:,}"
+
+
+def _policy_tile(summary: Audit) -> tuple[Tile, str]:
+    """Whether what left is within the caps of the policy: a tile, and a part of a sentence."""
+    notes, uncapped, beyond = list[str](), list[str](), False
+    for what, amount, limit in _amounts(summary):
+        if limit is None:
+            uncapped.append(what.partition(" ")[0])
+        else:
+            beyond = beyond or amount > limit
+            notes.append(f"{_amount_text(what, amount)} of {_amount_text(what, limit)} {what}")
+    if uncapped:
+        notes.append(f"no cap on {listed(uncapped)}")
+    if beyond:
+        notes.append("a cap was set, or lowered, after more had left")
+    return Tile("Within the policy", "no" if beyond else "yes", tuple(notes)), BEYOND if beyond else "within its policy"
+
+
+def _spent(summary: Audit) -> Section:
+    """What all runs together have spent, and what the policy still allows."""
+    rules, cost = summary.rules, summary.spent.account.cost
     rows = list[dict[str, str]]()
-    for what, amount, limit in amounts:
-        form = "{:.4g}" if what.startswith("ε") else "{:,}"
-        row = {"what": what, "spent": form.format(amount), "allowed": "no cap", "left": "no cap"}
+    for what, amount, limit in _amounts(summary):
+        row = {"what": what, "spent": _amount_text(what, amount), "allowed": "no cap", "left": "no cap"}
         if limit is not None:
-            row |= {"allowed": form.format(limit), "left": form.format(max(0, limit - amount))}
+            row |= {"allowed": _amount_text(what, limit), "left": _amount_text(what, max(0, limit - amount))}
         rows.append(row)
-    if cost.unbounded and not epsilon:
+    if cost.unbounded and not summary.spent.epsilon(rules.delta):
         rows[0]["spent"] = "none holds"  # nothing that left had noise
     text = "Over all runs of the site, as its policy counts."
     if cost.unbounded:
         # The end of the sentence: what the cap on ε does not cover.
         exempt = free(summary) if rules.epsilon is not None else ""
         text += f" The ε covers what left with noise; nothing limits what the rest reveals{exempt}."
-    if summary.lost:
-        text = f"{capitalized(summary.lost)}. {text}"
-    return Section("What it cost, and what is left", (text,), grid=grid(rows, ("what",)))
+    return Section(
+        "What it cost, and what is left", (text,), grid=grid(rows, ("what",)), hint="ε, bytes and replies of each cap"
+    )
 
 
 def _policy(rules: Rules) -> Section:
@@ -328,7 +396,8 @@ def _policy(rules: Rules) -> Section:
         rows.append({"rule": name, "value": _value(value), "what it means": meaning})
     digest = sha256(json.dumps(rules.plain(), sort_keys=True).encode()).hexdigest()
     text = f"Enforced by the site itself before anything is sent. SHA-256 of what is set: {digest}."
-    return Section("Policy in force", (text,), grid=grid(rows, ("rule", "value", "what it means")))
+    hint = f"{counted(len(rows), 'rule')}, with their meaning"
+    return Section("Policy in force", (text,), grid=grid(rows, ("rule", "value", "what it means")), hint=hint)
 
 
 def _value(setting: object) -> str:
