@@ -17,6 +17,7 @@ from fedweave.engines.loop import Loop
 from fedweave.experiment.build import Built, build, federation
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import RoundResult, train
+from fedweave.metrics import pooled
 from fedweave.metrics.selection import OF_ORDER, TIED, Judging
 from fedweave.models.gcn import GCN
 from fedweave.models.links import DECODERS, OnPairs
@@ -112,8 +113,20 @@ def test_the_chosen_round_has_all_metrics(algorithm: dict[str, Any], evaluation:
     assert len(some) == len(whole)
     assert some[-1].summary == whole[-1].summary
     best = int(some[-1].summary["best_val/round"])
-    assert rows(some[best - 1]) == rows(whole[best - 1])
+    later = some[-1].reranked
+    rows_later = {} if later is None else rows(replace(some[-1], metrics=later))
+    assert rows(some[best - 1]) | rows_later == rows(whole[best - 1])
     assert not all(map(sorts, some))
+
+
+def test_intervals_are_measured_for_the_chosen_and_the_last_round_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = list[int]()
+    monkeypatch.setattr(pooled, "average_precision_interval", lambda *of: (measured.append(len(of[0])), (0.0, 1.0))[1])
+    _, steps = train_document("all", evaluation={"metric": "average_precision"}, rounds=12)
+    best = [int(step.summary["best_val/round"]) for step in steps]
+    assert len({*best}) > 2
+    assert len(measured) == (1 if best[-1] == len(steps) else 2)
+    assert steps[-1].summary["best_val/pooled/average_precision_high"] == 1.0
 
 
 def test_an_evaluation_that_costs_epsilon_is_made_once_in_a_round() -> None:

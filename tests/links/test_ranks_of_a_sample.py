@@ -175,7 +175,8 @@ def test_the_first_the_last_and_the_chosen_round_rank_all_links() -> None:
     assert some[-1].summary["best_val/global/mrr"] == of_chosen["global", "test", "mrr"]
     assert some[-1].reranked is not None
     assert set(some[-1].reranked["round"].to_pylist()) == {chosen}
-    assert rows(replace(some[-1], metrics=some[-1].reranked)) == of_ranks(of_chosen)
+    again = rows(replace(some[-1], metrics=some[-1].reranked))
+    assert of_ranks(of_chosen).items() <= again.items() <= of_chosen.items()
     assert all(step.reranked is None for step in some[:-1])
 
 

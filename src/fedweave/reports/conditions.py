@@ -13,7 +13,6 @@ from fedweave.experiment.runs.reading import Group, Run, common_selection_metric
 from fedweave.metrics.selection import (
     ALL_EXAMPLES,
     ALONE,
-    BEST,
     MEMBER_MEAN,
     SHELF,
     WORDS_OF_PLACES,
@@ -34,13 +33,11 @@ _SECTIONS = ("data", "partition", "noise")  # sections of a configuration that d
 class Condition:
     """Groups of runs that are compared with one another.
 
-    title: the settings in which this condition differs from others. by_validation: whether validation chose the runs;
-    then the round that is best on validation counts, and not the last.
+    title: the settings in which this condition differs from others.
     """
 
     title: str
     groups: tuple[Group, ...]
-    by_validation: bool = False
 
     @property
     def metric(self) -> str:
@@ -50,7 +47,7 @@ class Condition:
     @property
     def metric_name(self) -> str:
         """The summary's name of the mean over members of the metric on test examples."""
-        return f"{BEST}/local/{self.metric}" if self.by_validation else f"local/{self.metric}"
+        return f"local/{self.metric}"
 
     @cached_property
     def means(self) -> dict[str, float]:
@@ -61,7 +58,7 @@ class Condition:
         return {label: mean for label, mean in means.items() if math.isfinite(mean)}
 
 
-def conditions(groups: Sequence[Group], keys: Sequence[str] = (), by_validation: bool = False) -> list[Condition]:
+def conditions(groups: Sequence[Group], keys: Sequence[str] = ()) -> list[Condition]:
     """The conditions in which the runs were made, a single one where all can be compared; [] where no two groups share
     one.
 
@@ -82,7 +79,7 @@ def conditions(groups: Sequence[Group], keys: Sequence[str] = (), by_validation:
     result = []
     for title, same in zip(titles, classes, strict=True):
         runs = chain.from_iterable(group.runs for group in same)
-        result.append(Condition(title, tuple(group_runs([*runs])), by_validation))
+        result.append(Condition(title, tuple(group_runs([*runs]))))
     return result
 
 

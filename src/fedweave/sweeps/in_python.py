@@ -138,7 +138,7 @@ def sweep(
     selected = bool(options.keys and choices)
     compared = group_runs([run for choice in choices for run in choice.group.runs]) if selected else groups
     condition_keys = choosing.conditions(options.keys, options.over)
-    lines = comparison_lines(compared, conditions(compared, condition_keys, selected))
+    lines = comparison_lines(compared, conditions(compared, condition_keys))
     return Sweep(
         table_of(groups, columns),
         tuple(line for line in lines if isinstance(line, str)),
