@@ -87,6 +87,16 @@ def test_the_worst_member_is_named_by_the_runs_files(tmp_path: Path) -> None:
     assert result(SUMMARY | {"metrics": metrics})[2] == ["accuracy", "0.557", "0.554", "0.400"]
 
 
+def test_the_worst_member_is_that_of_the_page_in_the_metric_of_its_row(tmp_path: Path) -> None:
+    """By RMSE; in units of each member's own deviation another one is."""
+    rows = [(2, "a", "test", "rmse", 3.0), (2, "b", "test", "rmse", 1.0)]
+    rows += [(2, "a", "test", "nrmse", 0.2), (2, "b", "test", "nrmse", 0.9), (2, "global", "test", "rmse", 4.0)]
+    columns = dict(zip(METRICS_SCHEMA.names, zip(*rows, strict=True), strict=True))
+    pq.write_table(pa.table({name: list(own) for name, own in columns.items()}, METRICS_SCHEMA), tmp_path / METRICS)
+    metrics = {"judged/rmse": -1.0, "global/rmse": 2.0, "local/rmse": 2.0, "fairness/worst_nrmse": 0.9}
+    assert result(SUMMARY | {"metrics": metrics}, tmp_path)[2] == ["RMSE", "2.000", "2.000", "3.000 a"]
+
+
 def test_references_stand_below_what_they_are_compared_with() -> None:
     metrics = SUMMARY["metrics"] | {"global/majority": 0.4, "shelf/local/accuracy": 0.3, "privacy": []}
     shown = result(SUMMARY | {"metrics": metrics, "privacy": [{"epsilon": 1.25}]})

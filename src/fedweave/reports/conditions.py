@@ -1,7 +1,7 @@
 """Runs in several conditions, such as data sets or numbers of clients: algorithms are compared within each."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -24,6 +24,7 @@ from fedweave.metrics.selection import (
 from fedweave.reports.cells import NONE, Cell, ResultTable, bytes_text, mean_cell, row_of, tenths, with_sign
 from fedweave.reports.effects import effect, three_digits
 from fedweave.reports.paired import paired_differences, paired_tests
+from fedweave.reports.verdict import TRAIN_ALONE
 
 MARKS = {1: "★ ", -1: "▽ ", 0: ""}  # better, worse, neither
 _SECTIONS = ("data", "partition", "noise")  # sections of a configuration that determine the examples of a run
@@ -56,6 +57,11 @@ class Condition:
             return {}
         means = {group.label: spread(group.values(self.metric_name))[0] for group in self.groups}
         return {label: mean for label, mean in means.items() if math.isfinite(mean)}
+
+
+def alone_first(groups: Iterable[Group]) -> list[Group]:
+    """The groups with those whose members train alone first, so that differences are to them."""
+    return sorted(groups, key=lambda group: group.first.summary["algorithm"] not in TRAIN_ALONE)
 
 
 def conditions(groups: Sequence[Group], keys: Sequence[str] = ()) -> list[Condition]:
@@ -161,7 +167,9 @@ def overview(condition: Condition) -> ResultTable:
     groups, metric, name = condition.groups, condition.metric, condition.metric_name
     first = groups[0]
     titles = {name: f"{title_of(metric)}, {MEMBER_MEAN}"}
-    titles |= {f"global/{metric}": ALL_EXAMPLES, f"fairness/worst_{of_members(metric)}": WORST_MEMBER}
+    fair = of_members(metric)
+    worst = WORST_MEMBER if fair == metric else f"{WORST_MEMBER}, {title_of(fair)}"
+    titles |= {f"global/{metric}": ALL_EXAMPLES, f"fairness/worst_{fair}": worst}
     titles |= {f"{ALONE}/local/{metric}": WORDS_OF_PLACES[ALONE], f"{SHELF}/local/{metric}": WORDS_OF_PLACES[SHELF]}
     columns = list[str]()
     for column in titles:

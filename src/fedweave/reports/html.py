@@ -17,7 +17,7 @@ from fedweave.reports import figures, gains, tables
 from fedweave.reports.absences import absence_sentence, long_absence_sentence
 from fedweave.reports.cells import ResultTable, is_main
 from fedweave.reports.compare import NOTE, comparison_table, headlines, tradeoff
-from fedweave.reports.conditions import Condition, conditions, incomparability, overview, rounds_text
+from fedweave.reports.conditions import Condition, alone_first, conditions, incomparability, overview, rounds_text
 from fedweave.reports.embeddings import picture as embeddings_figure
 from fedweave.reports.first_screen import first_screen
 from fedweave.reports.group_fairness import fairness_table, favorable_class, names_of_people
@@ -73,7 +73,7 @@ def render(
     that define a condition. embeddings: the way to draw the embeddings of each group's first run
     (`reports.embeddings.WAYS`); "" draws none.
     """
-    groups = sorted(group_runs(runs), key=lambda group: group.first.summary["algorithm"] not in TRAIN_ALONE)
+    groups = alone_first(group_runs(runs))
     all_conditions = conditions(groups, keys)
     page: Record = {"title": _title(groups), "choice": choice, "parts": [], "ranks": None, "warnings": warnings}
     if len(all_conditions) < 2:

@@ -36,6 +36,7 @@ from fedweave.metrics.selection import (
     headline,
     of_members,
     of_result,
+    rank,
     selection_metric_of,
     title_of,
 )
@@ -310,23 +311,24 @@ def _worst_member(metrics: Values, metric: str, rows: "pa.Table | None", round: 
     """The result of the member that the model serves worst, with its name where the run's files have it. round: the
     round that the result is of; None for the last.
 
-    The unit is "sd" where members are compared in units of their own standard deviation.
+    Without these files the unit is "sd" where members are compared in units of their own standard deviation.
     """
     import pyarrow.compute as pc
 
+    from fedweave.experiment.runs.reading import values_of
+
+    if rows is not None:
+        tests = values_of(rows, metric, "test", False)
+        tests = tests.filter(pc.equal(tests["round"], pc.max(tests["round"]) if round is None else round))
+        results = dict(zip(tests["client"].to_pylist(), tests["value"].to_pylist(), strict=True))
+        if results:
+            worst = min(results, key=lambda client: rank(metric, results[client]))
+            return f"{_short(results[worst])} {worst}"
     fair = of_members(metric)
     value = metrics.get(f"fairness/worst_{fair}")
     if value is None:
         return ""
-    text = _short(value) + ("" if fair == metric else " sd")
-    if rows is not None:
-        rows = rows.filter(pc.and_(pc.equal(rows["metric"], fair), pc.equal(rows["split"], "test")))
-        last = pc.max(rows["round"])
-        rows = rows.filter(
-            pc.and_(pc.equal(rows["round"], last if round is None else round), pc.equal(rows["value"], value))
-        )
-        text += f" {rows['client'][0]}" if len(rows) else ""
-    return text
+    return _short(value) + ("" if fair == metric else " sd")
 
 
 def _score_tables(metrics: Values) -> list[Table]:

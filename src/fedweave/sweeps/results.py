@@ -29,7 +29,7 @@ from fedweave.metrics.selection import (
 )
 from fedweave.reports.cells import Cell, ResultTable, mean_cell, number
 from fedweave.reports.compare import headlines, over_conditions
-from fedweave.reports.conditions import Condition, conditions, settings_text
+from fedweave.reports.conditions import Condition, alone_first, conditions, settings_text
 from fedweave.reports.gains import member_gains
 from fedweave.reports.html import SelectedRuns, group_verdicts, render
 from fedweave.reports.recipes import training_differences
@@ -123,7 +123,7 @@ def finish(
     failures = failure_sentences(runs, failed, options.keys)
     above: list[str] = []  # parts of the Markdown file above the table of all runs
     selected = None
-    compared = groups
+    compared = alone_first(groups)
     if options.keys and choices:
         best = choosing.table(choices, columns)
         show_cells(console, best)
@@ -131,7 +131,7 @@ def finish(
         above = ["Settings chosen by validation:", table_as_markdown(best)]
         selected = SelectedRuns(best, table, (*notes, *about_choices))
         notes += about_choices
-        compared = group_runs([run for choice in choices for run in choice.group.runs])
+        compared = alone_first(group_runs([run for choice in choices for run in choice.group.runs]))
 
     # 3. Algorithms compared, in each condition and over all.
     for line in comparison_lines(compared, conditions(compared, condition_keys)):
