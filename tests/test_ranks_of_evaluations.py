@@ -11,6 +11,7 @@ from fedweave.algorithms import FedAvg
 from fedweave.algorithms.scoring import measure
 from fedweave.core.graph import SPLIT_PAIRS
 from fedweave.core.links import Links
+from fedweave.core.types import FRAMING
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.links import as_links
 from fedweave.engines.loop import Loop
@@ -117,6 +118,27 @@ def test_the_chosen_round_has_all_metrics(algorithm: dict[str, Any], evaluation:
     rows_later = {} if later is None else rows(replace(some[-1], metrics=later))
     assert rows(some[best - 1]) | rows_later == rows(whole[best - 1])
     assert not all(map(sorts, some))
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "fedavg"}, {"name": "ditto"}])
+def test_the_ledger_has_one_reply_of_each_client_in_a_round(algorithm: dict[str, Any]) -> None:
+    """That with all metrics, where a round has them; of the keys that are sent, with the same bytes as in any round."""
+    built, _ = train_document("needed", algorithm=algorithm, evaluation={"patience": 3}, rounds=8)
+    rows_up = [
+        row
+        for row in built.fed.ledger.table().to_pylist()
+        if (row["purpose"], row["direction"]) == ("evaluation", "up")
+    ]
+    seen = {(row["round"], row["client"], row["key"]) for row in rows_up}
+    assert len(seen) == len(rows_up)
+    sizes: dict[str, set[int]] = {}
+    for row in rows_up:
+        if row["key"] != FRAMING:
+            sizes.setdefault(row["key"], set()).add(row["bytes"])
+    assert all(len(each) == 1 for each in sizes.values())
+    assert built.fed.ledger.bytes_evaluation == sum(
+        row["bytes"] for row in built.fed.ledger.table().to_pylist() if row["purpose"] == "evaluation"
+    )
 
 
 def test_intervals_are_measured_for_the_chosen_and_the_last_round_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,6 +212,7 @@ class _Evaluator:
         """The rows and the summary of the evaluation after a round, and after the last one the rows of the chosen round
         with all examples sorted (`RoundResult.reranked`); before: the summary of the evaluation before."""
         last, ranks = number == self.rounds, self._first_ranks(number, before)
+        mark = self.fed.ledger.mark()
         evaluation = self._score(number, state, ranks)
         if evaluation.total is not None:  # sums have all metrics
             ranks = "all"
@@ -221,12 +222,13 @@ class _Evaluator:
 
         rows, measured, validated, selection, each = measure_scores()
         if ranks == "none" and selection_metric_of(measured) in OF_ORDER:  # chosen by this evaluation
+            self.fed.ledger.rewind(mark)
             evaluation, ranks = self._score(number, state, "all"), "all"
             rows, measured, validated, selection, each = measure_scores()
         # Rounds are compared by the ranks of the same links, also where all are measured.
         by_sample = self._samples_ranks and evaluation.total is None and selection_metric_of(measured) in OF_RANKS
         if by_sample and ranks == "all":
-            ranked = self._score(number, state, "sample")
+            ranked = self._score_again(number, state, "sample")
             validated = measure(number, ranked, self.judging, before, False, self.skip_diverged).validated
         leaves_out = self._samples_ranks and selection_metric_of(measured) in OF_ORDER
         if leaves_out and _is_first(before) and not last:
@@ -239,6 +241,7 @@ class _Evaluator:
         is_later = is_best and has_model and not last and not stops
         scores_again = ranks != "all" and (stops or (is_best and not is_later))
         if scores_again:
+            self.fed.ledger.rewind(mark)
             evaluation = self._score(number, state, "all")
         if scores_again or stops:
             last = last or stops
@@ -282,7 +285,7 @@ class _Evaluator:
         evaluation lacked; None if it lacked none. measured: of the last round."""
         entries, rows = dict(best), None
         if entries.pop(UNSORTED, None):
-            evaluation = self._score(number, state, "all")
+            evaluation = self._score_again(number, state, "all")
             rows, sorted_metrics, *_ = measure(number, evaluation, self.judging, before, False, self.skip_diverged)
             for name, value in sorted_metrics.items():
                 is_new = f"{BEST}/{name}" not in best or any(metric in name for metric in OF_ORDER)
@@ -323,6 +326,13 @@ class _Evaluator:
         calls = self.algorithm.calls(len(self.fed.clients))
         steps = () if calls is None else calls.evaluation
         return any(spec.mechanisms for step in steps for spec in step_info(step).sends.values())
+
+    def _score_again(self, number: int, state: Tree, ranks: Ordering) -> Evaluation:
+        """`_score` of models whose evaluation the ledger has already."""
+        mark = self.fed.ledger.mark()
+        evaluation = self._score(number, state, ranks)
+        self.fed.ledger.rewind(mark)
+        return evaluation
 
     def _score(self, number: int, state: Tree, ranks: Ordering) -> Evaluation:
         """The scores of a round's models; by member where one client holds what all do."""

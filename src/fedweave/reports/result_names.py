@@ -226,7 +226,7 @@ KEYS: dict[str, str] = {
     "bytes_up": "bytes from clients to the server",
     "bytes_down": "bytes from the server to clients",
     "bytes_peer": "bytes from client to client",
-    "bytes_evaluation": "bytes of evaluations, not included in the other counts",
+    "bytes_evaluation": "bytes of evaluations in all directions, which the other counts include",
     "init_from": "the run whose weights training began from",
     "privacy": "ε and δ that were spent",
     "privacy_total": "ε and δ together with the runs that training began from",
