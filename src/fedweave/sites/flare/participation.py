@@ -163,7 +163,7 @@ class Participation:
             labels = bool(self.holdings.data.has_label.any())
             self._scoring = scoring_of(self.rules, self._calls, labels)
             if not self.request.predict:
-                scored = ()
+                scored: tuple[str, ...] = ()
                 if isinstance(self.holdings, Holdings):
                     scored = scored_paths(self.rules, self.config, self.holdings.graph, self.holdings.data.outputs)
                 check_declared(self.rules, self._calls, labels, len(self.request.sites), scored)
