@@ -20,6 +20,7 @@ from fedweave.contract.subject import Subject
 from fedweave.core import plugins
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.experiment.rounds import train
+from fedweave.metrics.selection import of_result
 from tests import commands
 from tests.contract.federations import distance, federation, model
 from tests.refusals import check_facts
@@ -167,7 +168,7 @@ def test_the_demo_ends_as_the_readme_shows(tmp_path: Path) -> None:
     """With room for another processor."""
     experiment = str(ROOT / "experiments/digits.toml")
     commands.run("run", experiment, "-o", tmp_path / "demo")
-    found, shown = json.loads((tmp_path / "demo/summary.json").read_text())["metrics"], (ROOT / "README.md").read_text()
+    found, shown = of_result(json.loads((tmp_path / "demo/summary.json").read_text())), (ROOT / "README.md").read_text()
     rows = {"accuracy": "accuracy", "macro F1": "macro_f1", "AUC": "auc", "the most frequent class": "majority"}
     for title, name in rows.items():
         row = re.search(rf"^ +{title} +([\d.]+) +([\d.]+)", shown, re.MULTILINE)

@@ -61,6 +61,7 @@ def test_a_run_is_loaded_as_tables_configuration_and_models(saved: Path) -> None
     assert (found.config.algorithm.name, found.config.general.rounds) == ("fedavg", 3)
     kept = load_trained(saved, finished_config(saved), "")
     assert torch.equal(found.weights()["0"]["weight"], kept.state["w"]["0"]["weight"])
+    kept = load_trained(saved, finished_config(saved), "", model="trained")
     own = found.weights("trained", "client-1")
     assert torch.equal(own["0"]["weight"], kept.models("trained")["client-1"]["0"]["weight"])
     with refusal("user.no-client", "name a client"):

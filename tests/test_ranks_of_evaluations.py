@@ -11,12 +11,14 @@ from fedweave.algorithms import FedAvg
 from fedweave.algorithms.scoring import measure
 from fedweave.core.graph import SPLIT_PAIRS
 from fedweave.core.links import Links
+from fedweave.core.types import FRAMING
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.links import as_links
 from fedweave.engines.loop import Loop
 from fedweave.experiment.build import Built, build, federation
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import RoundResult, train
+from fedweave.metrics import pooled
 from fedweave.metrics.selection import OF_ORDER, TIED, Judging
 from fedweave.models.gcn import GCN
 from fedweave.models.links import DECODERS, OnPairs
@@ -112,8 +114,41 @@ def test_the_chosen_round_has_all_metrics(algorithm: dict[str, Any], evaluation:
     assert len(some) == len(whole)
     assert some[-1].summary == whole[-1].summary
     best = int(some[-1].summary["best_val/round"])
-    assert rows(some[best - 1]) == rows(whole[best - 1])
+    later = some[-1].reranked
+    rows_later = {} if later is None else rows(replace(some[-1], metrics=later))
+    assert rows(some[best - 1]) | rows_later == rows(whole[best - 1])
     assert not all(map(sorts, some))
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "fedavg"}, {"name": "ditto"}])
+def test_the_ledger_has_one_reply_of_each_client_in_a_round(algorithm: dict[str, Any]) -> None:
+    """That with all metrics, where a round has them; of the keys that are sent, with the same bytes as in any round."""
+    built, _ = train_document("needed", algorithm=algorithm, evaluation={"patience": 3}, rounds=8)
+    rows_up = [
+        row
+        for row in built.fed.ledger.table().to_pylist()
+        if (row["purpose"], row["direction"]) == ("evaluation", "up")
+    ]
+    seen = {(row["round"], row["client"], row["key"]) for row in rows_up}
+    assert len(seen) == len(rows_up)
+    sizes: dict[str, set[int]] = {}
+    for row in rows_up:
+        if row["key"] != FRAMING:
+            sizes.setdefault(row["key"], set()).add(row["bytes"])
+    assert all(len(each) == 1 for each in sizes.values())
+    assert built.fed.ledger.bytes_evaluation == sum(
+        row["bytes"] for row in built.fed.ledger.table().to_pylist() if row["purpose"] == "evaluation"
+    )
+
+
+def test_intervals_are_measured_for_the_chosen_and_the_last_round_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = list[int]()
+    monkeypatch.setattr(pooled, "average_precision_interval", lambda *of: (measured.append(len(of[0])), (0.0, 1.0))[1])
+    _, steps = train_document("all", evaluation={"metric": "average_precision"}, rounds=12)
+    best = [int(step.summary["best_val/round"]) for step in steps]
+    assert len({*best}) > 2
+    assert len(measured) == (1 if best[-1] == len(steps) else 2)
+    assert steps[-1].summary["best_val/pooled/average_precision_high"] == 1.0
 
 
 def test_an_evaluation_that_costs_epsilon_is_made_once_in_a_round() -> None:

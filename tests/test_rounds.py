@@ -128,10 +128,13 @@ def test_what_a_round_measured_at_clients_is_found_by_name() -> None:
         before.of_clients("accuracy")
 
 
+LATER = ("pooled/", "per_class/", "best_val/pooled/")  # of the chosen and the last round, at the end
+
+
 def test_a_round_without_evaluation_has_no_numbers() -> None:
     steps = list(train(FedAvg(model()), federation(), 5, eval_every=2))
     assert [step.evaluated for step in steps] == [False, True, False, True, True]
-    lasting = [{name for name in step.summary if not name.startswith(("pooled/", "per_class/"))} for step in steps]
+    lasting = [{name for name in step.summary if not name.startswith(LATER)} for step in steps]
     assert len(steps[-1].summary) > len(lasting[-1]), "of the last round alone"
     assert [names == lasting[-1] for names in lasting] == [step.evaluated for step in steps]
     with pytest.raises(KeyError, match=r"global/accuracy.*round 3: this round was not evaluated \(eval_every\)"):
@@ -219,6 +222,7 @@ def test_the_best_round_is_the_first_with_the_best_mean_validation_accuracy() ->
         "best_val/val/accuracy": pytest.approx(0.6),
         "best_val/global/accuracy": 0.2,
         "best_val/local/accuracy": 0.1,
+        "best_val/local/loss": 1.0,
     }
     assert best_validated(1, validated(evaluation(1), "accuracy"), {}, {}) == {}
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from fedweave.cli.init import example_experiments
-from fedweave.experiment.config import load, resolve
+from fedweave.experiment.config import load, read, resolve
 from fedweave.sweeps.space import space_of, task_of
 from tests.commands import run
+from tests.refusals import refusal
 
 BRANCHES = ("north", "south")
 
@@ -100,3 +101,16 @@ def test_settings_of_starters_say_why() -> None:
 def test_help_names_all_starters() -> None:
     said = " ".join(run("init", "--help").split())
     assert all(name in said for name in (*TABLES, "members", "parties"))
+
+
+def test_who_tries_a_public_graph_with_the_start_for_links_is_led_to_a_valid_run(tmp_path: Path) -> None:
+    path = tmp_path / "links.toml"
+    path.write_text(example_experiments()["links"])
+    with refusal("config.unknown-key", "data.owner") as error:
+        read(path, ["data.name=cora"])
+    whole = str(error.value).partition("write --set '")[2].removesuffix("'")
+    exchanged = read(path, [whole, "partition.name=louvain"])[0]
+    assert exchanged.data.name == "cora"
+    assert exchanged.links is not None
+    assert exchanged.links.rank_negatives == 100
+    assert exchanged.folder is None

@@ -69,13 +69,33 @@ def test_parties_need_not_all_have_the_named_columns(tmp_path: Path) -> None:
         ({"columns": {"label": "diagnose"}}, r"no table has the column 'diagnose', which data.columns names"),
         ({"ignore": ("weigth",)}, r"no table has the column 'weigth', which data.ignore names"),
         ({"columns": {"age": "alter"}}, r"'age' is not a meaning of a column; name columns for id, label"),
-        ({"columns": {"label": "sex", "sens": "sex"}}, r"'sex' occurs twice"),
-        ({"columns": {"sens": "diagnosis"}, "ignore": ("diagnosis",)}, r"'diagnosis' occurs twice"),
+        ({"columns": {"label": "sex", "sens": "sex"}}, r"'sex' is named for label and sens"),
+        ({"columns": {"source": "from", "target": "from"}}, r"'from' is named for source and target"),
+        ({"columns": {"sens": "diagnosis"}, "ignore": ("diagnosis",)}, r"leaves out 'diagnosis', .* for sens"),
+        ({"ignore": ("name", "name")}, r"'name' occurs twice"),
     ],
 )
 def test_wrong_names_are_refused(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises((ConfigError, DataError), match=said):
         load("folder", str(folder(tmp_path, OWN, CONTACTS)), **changed)
+
+
+def test_a_column_of_nodes_and_an_end_of_edges_may_have_one_name(tmp_path: Path) -> None:
+    columns = {**NAMES["columns"], "source": "patient"}
+    own = folder(tmp_path / "own", OWN, CONTACTS.replace("from,", "patient,"))
+    expected = load("folder", str(folder(tmp_path / "plain", PLAIN, "source,target\np1,p2\np3,p2\n")))
+    same(load("folder", str(own), columns=columns, ignore=NAMES["ignore"]), expected)
+    frames = [pd.read_csv(own / f"{name}.csv") for name in ("nodes", "edges")]
+    same(from_frames(*frames, columns=columns, ignore=NAMES["ignore"]), expected)
+
+
+def test_where_edges_are_the_examples_an_end_is_not_their_id(tmp_path: Path) -> None:
+    edges = "account,to,label\na,b,x\nb,a,y\na,b,x\n"
+    own = folder(tmp_path / "own", "account,age\na,1\nb,2\n", edges)
+    columns = {"id": "account", "source": "account", "target": "to"}
+    data = load("folder", str(own), columns=columns, task="edges")
+    assert data.example == "edge"
+    assert data.examples == 3
 
 
 def test_a_meaning_is_not_given_to_two_columns(tmp_path: Path) -> None:

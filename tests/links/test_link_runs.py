@@ -19,6 +19,7 @@ from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run as run_experiment
 from fedweave.experiment.shelf.pair_scores import REFERENCES
+from fedweave.metrics.selection import of_result
 from fedweave.python.training import Silent
 from tests.refusals import refusal
 
@@ -58,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[tuple[str, 
 
 
 def metrics_of(directory: Path) -> dict[str, float]:
-    metrics: dict[str, float] = json.loads((directory / "summary.json").read_text())["metrics"]
+    metrics: dict[str, float] = of_result(json.loads((directory / "summary.json").read_text()))
     return metrics
 
 

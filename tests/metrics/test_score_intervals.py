@@ -41,6 +41,27 @@ def test_delong_is_the_variance_of_the_structural_components(seed: int, coarse: 
     assert (low, high) == pytest.approx((max(0, area - half), min(1, area + half)))
 
 
+@pytest.mark.parametrize(("positives", "negatives"), [(2, 2), (5, 30), (200, 40)])
+def test_a_perfect_order_has_the_interval_of_as_many_hits_as_there_are_separate_pairs(
+    positives: int, negatives: int
+) -> None:
+    truth = np.arange(positives + negatives) < positives
+    pairs = min(positives, negatives)
+    expected = binomtest(pairs, pairs).proportion_ci(method="exact")
+    assert delong(truth.astype(np.float64), truth) == pytest.approx((expected.low, 1.0))
+    assert delong(-truth.astype(np.float64), truth) == pytest.approx((0.0, 1 - expected.low))
+
+
+def test_intervals_of_a_perfect_order_cover_the_true_value() -> None:
+    """Seven positives and seven negatives of an AUC of .9 are in perfect order in some samples; few intervals miss."""
+    rng, shift = np.random.default_rng(0), math.sqrt(2) * 1.2815515655446004  # Φ(shift / √2) = 0.9
+    truth = np.arange(14) < 7
+    samples = [rng.standard_normal(14) + shift * truth for _ in range(400)]
+    perfect = [one for one in samples if one[truth].min() > one[~truth].max()]
+    assert len(perfect) > 20
+    assert all(low <= 0.9 <= high for low, high in (delong(one, truth) for one in perfect))
+
+
 def test_too_few_examples_have_no_interval() -> None:
     assert all(map(math.isnan, delong(np.arange(3.0), np.array([True, False, False]))))
     assert all(map(math.isnan, average_precision_interval(np.arange(3.0), np.zeros(3, bool), 0)))

@@ -29,6 +29,7 @@ from fedweave.core.text import printable
 from fedweave.core.types import PREDICTION
 from fedweave.experiment.config import dumps
 from fedweave.experiment.runs.reading import Group, Run, group_runs, read_run, read_runs, spread
+from fedweave.metrics.selection import of_result
 from fedweave.privacy.accountant import bounds, over_rounds, states_bound
 from fedweave.privacy.gaussian import epsilon
 from fedweave.python.comparing import paired_rows
@@ -106,7 +107,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def summaries(runs: dict[str, Path]) -> dict[str, Any]:
-    return {name: json.loads((path / "summary.json").read_text()) for name, path in runs.items()}
+    """The runs' summaries, with the metrics of the chosen round."""
+    read = {name: json.loads((path / "summary.json").read_text()) for name, path in runs.items()}
+    return {name: summary | {"metrics": of_result(summary)} for name, summary in read.items()}
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +140,7 @@ def copied(runs: dict[str, Path], tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_the_numbers_of_one_run_are_those_of_its_files(page: str, runs: dict[str, Path], summaries: Any) -> None:
-    shown, found = Page(page), summaries["s0"]["metrics"]
+    shown, found, chosen = Page(page), summaries["s0"]["metrics"], summaries["s0"]["chosen_round"]
     assert shown.row("summary", "Accuracy, all examples") == [f"{found['global/accuracy']:.4f}"]
     assert shown.row("summary", "Macro F1, member mean") == [f"{found['local/macro_f1']:.4f}"]
     assert shown.row("fairness", "Test loss entropy") == [f"{found['fairness/test_loss_entropy']:.4f}"]
@@ -149,7 +152,8 @@ def test_the_numbers_of_one_run_are_those_of_its_files(page: str, runs: dict[str
         (last,) = (
             row["value"]
             for row in metrics
-            if (row["round"], row["client"], row["split"], row["metric"]) == (3, part["client"], "test", "accuracy")
+            if (row["round"], row["client"], row["split"], row["metric"])
+            == (chosen, part["client"], "test", "accuracy")
         )
         sizes = [str(part[name]) for name in ("nodes", "edges_kept", "edges_cut", "train", "val", "test")]
         assert shown.row("split", part["client"]) == [*sizes, f"{last:.4f}"]
@@ -493,7 +497,8 @@ def test_which_run_is_fairer_is_said_with_its_price() -> None:
 def test_a_constant_model_is_named_on_the_page(copied: Callable[..., Path]) -> None:
     directory = copied()
     constant = {"global/accuracy": 0.25, "global/classes_predicted": 1.0, "global/majority": 0.5}
-    edit_summary(directory, metrics=read_run(directory).summary["metrics"] | constant)
+    in_chosen = {f"best_val/{name}": value for name, value in constant.items()}
+    edit_summary(directory, metrics=read_run(directory).summary["metrics"] | constant | in_chosen)
     run = read_run(directory)
     said = " ".join(Page(render([run])).texts)
     assert said.count("predicts one class for all test examples; it is right for 25.0%") == 1
@@ -505,7 +510,8 @@ def test_a_constant_model_is_named_on_the_page(copied: Callable[..., Path]) -> N
 def test_no_line_is_drawn_of_other_clients_than_the_curve(other: str, copied: Callable[..., Path]) -> None:
     directory, levels = copied(), []
     metrics = read_run(directory).summary["metrics"]
-    for changed in ({"local/majority": 0.5}, {"local/majority": 0.5, other: 1.0}):
+    level = {"local/majority": 0.5, "best_val/local/majority": 0.5}
+    for changed in (level, level | {other: 1.0, f"best_val/{other}": 1.0}):
         edit_summary(directory, metrics=metrics | changed)
         drawn = figures.curves(2 * group_runs([read_run(directory)]))
         levels.append(drawn.panels[0].levels)
@@ -549,7 +555,7 @@ def test_members_are_rows_worst_first_with_intervals_or_a_histogram(runs: dict[s
     """Of each member the chosen round's accuracy, Wilson's interval by its formula, and what it reaches alone."""
     run = read_run(runs["s0"])
     [panel] = figures.client_accuracy(group_runs([run])).panels
-    best = run.clients("accuracy", round=run.best_round)
+    best = run.clients("accuracy")
     assert [row.value for row in panel.rows] == sorted(best.values())
     name, row = panel.rows[0].name.partition(" ")[0], panel.rows[0]
     n, z = run.test_sizes[name], 1.959963984540054
@@ -846,9 +852,12 @@ def test_an_unfinished_run_says_so_and_shows_what_it_has(copied: Callable[..., P
 
 
 def test_a_finished_run_and_its_tables_give_the_same_summary(copied: Callable[..., Path], summaries: Any) -> None:
-    again = read_run(copied("summary.json")).summary
-    assert again["metrics"] == pytest.approx(summaries["s0"]["metrics"])
-    for key in ("bytes_up", "bytes_down", "clients", "rounds", "seed"):
+    again, expected = read_run(copied("summary.json")).summary, summaries["s0"]["metrics"]
+    later = ("pooled/", "per_class/", "best_val/pooled/", "best_val/per_class/")  # of the chosen round at the end only
+    assert {name: value for name, value in again["metrics"].items() if not name.startswith(later)} == pytest.approx(
+        {name: value for name, value in expected.items() if not name.startswith(later)}
+    )
+    for key in ("bytes_up", "bytes_down", "clients", "rounds", "seed", "chosen_round"):
         assert again[key] == summaries["s0"][key], key
 
 

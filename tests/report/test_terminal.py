@@ -41,6 +41,9 @@ SUMMARY: dict[str, Any] = {
 }
 
 
+CHOSEN = SUMMARY | {"chosen_round": 27}
+
+
 def result(summary: dict[str, Any] = SUMMARY, directory: Path = Path("runs/one"), **options: bool) -> list[list[str]]:
     """The lines that are shown, as cells."""
     console = Console(width=80, file=io.StringIO(), record=True)
@@ -53,9 +56,9 @@ def result(summary: dict[str, Any] = SUMMARY, directory: Path = Path("runs/one")
 
 
 def test_the_result_comes_first_and_fits_into_80_columns() -> None:
-    shown = result()
-    assert shown[0] == ["test after 30 rounds", "all examples", "member mean", "worst member"]
-    assert shown[2:4] == [["accuracy", "0.557", "0.554"], ["chosen round 27", "0.561", "0.560"]]
+    shown = result(CHOSEN)
+    assert shown[0] == ["test, chosen round 27", "all examples", "member mean", "worst member"]
+    assert shown[2:4] == [["accuracy", "0.561", "0.560"], ["last round 30", "0.557", "0.554"]]
     assert [" ".join(line) for line in shown[4:]] == [
         "chosen round 27, by member mean validation accuracy",
         "cost 30 rounds in 12.0 s (0.4 s each), 475 MB at peak",
@@ -72,7 +75,7 @@ def test_all_metrics_are_shown_where_they_are_asked_for() -> None:
     at = next(at for at, line in enumerate(shown) if line[:4] == ["accuracy", "0.5575", "0.5541", "0.6012"])
     assert ["loss_variance", "0.0048"] in [line[-2:] for line in shown]
     assert shown[at + 1][:4] == ["auc", "-", "-", "-"]
-    assert shown[at + 2][-3:] == ["0.5612", "0.5601", "0.6101"]
+    assert ["accuracy", "0.5612", "0.5601", "0.6101"] in result(CHOSEN, verbose=True)
 
 
 def test_the_worst_member_is_named_by_the_runs_files(tmp_path: Path) -> None:
@@ -84,10 +87,20 @@ def test_the_worst_member_is_named_by_the_runs_files(tmp_path: Path) -> None:
     assert result(SUMMARY | {"metrics": metrics})[2] == ["accuracy", "0.557", "0.554", "0.400"]
 
 
+def test_the_worst_member_is_that_of_the_page_in_the_metric_of_its_row(tmp_path: Path) -> None:
+    """By RMSE; in units of each member's own deviation another one is."""
+    rows = [(2, "a", "test", "rmse", 3.0), (2, "b", "test", "rmse", 1.0)]
+    rows += [(2, "a", "test", "nrmse", 0.2), (2, "b", "test", "nrmse", 0.9), (2, "global", "test", "rmse", 4.0)]
+    columns = dict(zip(METRICS_SCHEMA.names, zip(*rows, strict=True), strict=True))
+    pq.write_table(pa.table({name: list(own) for name, own in columns.items()}, METRICS_SCHEMA), tmp_path / METRICS)
+    metrics = {"judged/rmse": -1.0, "global/rmse": 2.0, "local/rmse": 2.0, "fairness/worst_nrmse": 0.9}
+    assert result(SUMMARY | {"metrics": metrics}, tmp_path)[2] == ["RMSE", "2.000", "2.000", "3.000 a"]
+
+
 def test_references_stand_below_what_they_are_compared_with() -> None:
     metrics = SUMMARY["metrics"] | {"global/majority": 0.4, "shelf/local/accuracy": 0.3, "privacy": []}
     shown = result(SUMMARY | {"metrics": metrics, "privacy": [{"epsilon": 1.25}]})
-    assert shown[4:6] == [["the most frequent class", "0.400", "-"], ["shelf", "0.300"]]
+    assert shown[3:5] == [["the most frequent class", "0.400", "-"], ["shelf", "0.300"]]
     assert ["privacy", "ε up to 1.25"] in shown
 
 

@@ -1,7 +1,10 @@
-"""With early stopping, the round that validation chose is the result that everything uses; without, the last one is."""
+"""The round that validation chose is the result that everything uses; without validation examples, the last one is."""
 
 import json
 import signal
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +14,26 @@ import torch
 from rich.console import Console
 
 import fedweave
+from fedweave.apply.embeddings import embeddings
 from fedweave.apply.run_predictions import predictions
 from fedweave.core.tree import leaves
+from fedweave.experiment.config import EvaluationSettings, resolve, to_toml
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY
 from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.resuming import Interrupted
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.runs.trained import saved_round
+from fedweave.experiment.runs.warm import Earlier
 from fedweave.export.card import card
 from fedweave.export.source import source
 from fedweave.metrics.selection import of_result
 from fedweave.python.training import Silent
 from fedweave.reports.html import render
 from fedweave.reports.terminal import show_result
+from fedweave.reports.verdict import verdict_of
 from tests.refusals import check_facts
+from tests.runs.test_best_round import config as best_config
 from tests.runs.test_best_round import means
 from tests.runs.test_early_stopping import config
 from tests.runs.test_runs import Quiet, send
@@ -124,12 +132,62 @@ def test_a_resumed_run_gives_the_same(stopped: Path, tmp_path: Path) -> None:
     assert predictions(stopped).equals(predictions(tmp_path / "run"))
 
 
-def test_without_patience_the_last_round_is_the_result(tmp_path: Path) -> None:
-    run(config(rounds=20, patience=0), tmp_path / "run", Silent())
+def test_without_validation_examples_the_last_round_is_the_result(tmp_path: Path) -> None:
+    without = config(rounds=4, patience=0).plain()
+    without["partition"] |= {"train": 0.5, "val": 0.0, "test": 0.5}
+    run(resolve(without), tmp_path / "run", Silent())
     summary = summary_of(tmp_path / "run")
     assert "chosen_round" not in summary
-    assert summary["metrics"]["best_val/round"] < 20
     assert of_result(summary) is summary["metrics"]
-    assert "best_val/fairness/worst_accuracy" not in summary["metrics"]
     assert means(tmp_path / "run", "chosen") == pytest.approx(summary["metrics"]["local/accuracy"], abs=1e-12)
     assert source(tmp_path / "run", None, None).when == "last"
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto"])
+def test_without_patience_every_command_takes_the_chosen_round(name: str, tmp_path: Path) -> None:
+    """Figures, predictions, exports and runs that begin from this one are of one round, for a global model and for
+    members' own; whatever is shown equals what is measured again with the models."""
+    directory = tmp_path / "run"
+    run(replace(best_config(name), evaluation=EvaluationSettings(alone=True)), directory, Silent())
+    summary = summary_of(directory)
+    metrics, chosen = of_result(summary), summary["chosen_round"]
+    assert chosen == summary["metrics"]["best_val/round"] < summary["rounds"]
+    assert means(directory, "chosen") == pytest.approx(metrics["local/accuracy"], abs=1e-12)
+    assert metrics["local/accuracy"] != summary["metrics"]["local/accuracy"]
+    saved = fedweave.load_run(directory)
+    own = saved.measure(lambda y, p: float((p.argmax(1) == y).mean()))
+    assert own.local == pytest.approx(metrics["local/accuracy"], abs=1e-12)
+    scores = embeddings(directory, None, None, None, "chosen", 0).table
+    assert scores.equals(embeddings(directory, None, None, None, "best", 0).table)
+    verdict = verdict_of(summary, read_run(directory).metrics)
+    assert verdict is not None
+    assert verdict.joint == metrics["local/accuracy"]
+    assert verdict.round == chosen
+    client = None if name == "fedavg" else saved.partition["client"][0].as_py()
+    assert source(directory, None, client).when == "best"
+    assert f"round {chosen}" in card(read_run(directory), source(directory, None, client), client, "")
+    weights = Earlier.read(directory).weights
+    best = Checkpoint.load(directory / CHECKPOINT).best["state"]["w"]
+    assert all(torch.equal(weights[path], leaf) for path, leaf in leaves(best))
+
+
+def test_a_killed_run_without_patience_ends_with_the_same_chosen_round(tmp_path: Path) -> None:
+    """A process that is killed after the chosen round, and one that is not, have the same result and models."""
+    file = tmp_path / "run.toml"
+    file.write_text(to_toml(best_config("fedavg").plain()))
+    whole = run(best_config("fedavg"), tmp_path / "whole", Silent())
+    code = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from fedweave.experiment.config import read; from fedweave.experiment.runs.run import running\n"
+        "from fedweave.python.training import Silent\n"
+        "rounds = running(read(Path(sys.argv[1]))[0], Path(sys.argv[2]), Silent())\n"
+        "any(step.round == 5 for step in rounds)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, file, tmp_path / "killed"], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert Checkpoint.load(tmp_path / "killed" / CHECKPOINT).best["round"] == whole["chosen_round"]
+    resumed = run(best_config("fedavg"), tmp_path / "killed", Silent(), resume=True)
+    assert resumed["chosen_round"] == whole["chosen_round"]
+    assert resumed["metrics"] == whole["metrics"]
+    assert predictions(tmp_path / "killed").equals(predictions(tmp_path / "whole"))

@@ -133,6 +133,7 @@ def test_summary_has_the_promised_keys_and_the_last_rounds_numbers(whole: Path) 
         "clients",
         "devices",
         "rounds",
+        "chosen_round",
         "seed",
         "seconds",
         "seconds_per_round",
@@ -437,7 +438,7 @@ def test_undefined_metrics_are_null(tmp_path: Path) -> None:
     data = Dataset("d", np.zeros((1, 1), np.float32), np.zeros((2, 0), np.int64), np.zeros(1, np.int64), 1)
     built = build.Built(data, Partition(()), None, cast(Any, Fed()))
     last = Checkpoint(2, 3.0, summary={"global/f1": float("nan"), "global/accuracy": 0.5})
-    files = SimpleNamespace(reached=last, missed={}, shelf={}, shelf_joint={}, diverged_alone=[])
+    files = SimpleNamespace(reached=last, missed={}, shelf={}, shelf_joint={}, diverged_alone=[], best_round=None)
     summary = runs._summary(resolved(), built, cast(Any, files), tmp_path, (), 100.0)
     assert summary["metrics"] == {"global/f1": None, "global/accuracy": 0.5}
     assert summary["seconds_per_round"] == 1.5

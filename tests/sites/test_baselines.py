@@ -304,3 +304,18 @@ def test_an_owner_reads_it_beside_what_has_left(project: Path, tmp_path: Path) -
     check_facts(page.read_text(), f"{value:.3f}")
     shown = CliRunner().invoke(app, ["sites", "status", str(project), "--seconds", "0.5"], env={"COLUMNS": "300"})
     check_facts(shown.output, f"{value:.3f}")
+
+
+def test_sites_whose_only_tests_are_the_global_ones_have_a_verdict(project: Path, tmp_path: Path) -> None:
+    """The joint model's result is then of the same examples as the shelf's."""
+    partition = {"name": "louvain", "clients": 3, "train": 0.7, "val": 0.3, "test": 0.0, "holdout": True}
+    config = experiment("fedavg", rounds=2, partition=partition, evaluation=BOTH)
+    (project / "server/test.npz").unlink(missing_ok=True)
+    hand_out(*split(config, SITES), project, SITES, config)
+    at_sites(project, tmp_path / "out", config)
+    summary = read_summary(tmp_path / "out" / SUMMARY)
+    for site in SITES:
+        own = verdict_at_site(project / site / "runs/r1")
+        assert own is not None
+        assert set(own.alone) == {"shelf"}
+        assert own.joint == pytest.approx(summary["metrics"]["global/accuracy"], abs=1e-6)

@@ -173,6 +173,19 @@ def test_what_a_member_listens_on_for_its_jobs_takes_its_own_certificate_alone(r
     assert without == [[False, False]] * 2
 
 
+def test_the_server_of_a_trial_listens_on_loopback_alone(running: Path) -> None:
+    port = read_project(running).port
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.2", port))  # taken if it listened on all interfaces
+
+
+def test_a_server_with_a_name_of_its_own_listens_on_all_interfaces(tmp_path: Path) -> None:
+    provision(tmp_path / "p", ["a"], "fl.example.org", 8002)
+    [server] = json.loads((tmp_path / "p/server/startup/fed_server.json").read_text())["servers"]
+    assert server["service"]["target"] == "server:8002"
+
+
 def test_a_site_refuses_jobs_that_carry_code(provisioned: Path) -> None:
     for name in ("server", *SITES):
         rights = json.loads((provisioned / name / "local/authorization.json").read_text())

@@ -139,6 +139,15 @@ def test_a_site_that_is_lost_within_a_round_is_told_at_once_and_the_last_round_o
     ]
 
 
+def test_who_is_waited_for_after_the_last_round_is_in_no_further_round(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedweave.cli.sites.SILENCE", -1.0)
+    for done, facts in ((2, ("round 3: ", "bank-a")), (3, ("after the last round, 3: ", "bank-a"))):
+        Teller()(Progress("running", done, 3).plain() | {"waiting": ("bank-a",)})
+        check_facts(capsys.readouterr().out, *facts)
+
+
 @pytest.mark.often("train = 2, score = 2-train")
 @pytest.mark.parametrize(
     ("caps", "short"),

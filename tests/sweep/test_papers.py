@@ -24,7 +24,7 @@ from fedweave.sweeps.plan import grid_of_options, keys_of, plan_runs, share
 from tests.refusals import check_facts, refusal
 from tests.sweep.test_sweep import SMALL, in_process
 
-VALIDATION, SHOWN = "best_val/val/accuracy", "best_val/local/accuracy"
+VALIDATION, SHOWN = "best_val/val/accuracy", "local/accuracy"
 KEYS = ("algorithm.lr", "partition.clients")
 
 
@@ -178,7 +178,7 @@ def test_each_condition_is_judged_by_its_own_metric() -> None:
     groups = [group(name, 0.1, clients, [0.5, 0.5], [0.6, 0.6]) for name in ("fedavg", "moon") for clients in (5, 10)]
     for one in (one for own in groups[::2] for one in own.runs):
         one.selection_metric = "average_precision"
-        one.summary["metrics"] |= {"best_val/val/average_precision": 0.2, "best_val/local/average_precision": 0.3}
+        one.summary["metrics"] |= {"best_val/val/average_precision": 0.2, "local/average_precision": 0.3}
     found = choosing.choose(groups, KEYS, APART)
     assert [(one.metric, one.values()[0]) for one in found] == [("average_precision", 0.3), ("accuracy", 0.6)] * 2
     [said] = results.describe_numbers(groups, found)
@@ -195,7 +195,7 @@ def test_the_setting_of_the_lowest_error_is_chosen_and_the_algorithm_of_the_lowe
             one = group(name, lr, clients, [0.5, 0.5], [0.5, 0.5])
             for at, run in enumerate(one.runs):
                 run.selection_metric = "rmse"
-                run.summary["metrics"] |= {"best_val/val/rmse": error, "best_val/local/rmse": error + 0.01 * at}
+                run.summary["metrics"] |= {"best_val/val/rmse": error, "local/rmse": error + 0.01 * at}
             groups.append(one)
     chosen = choosing.choose(groups, KEYS, APART)
     settings = [(one.algorithm, one.setting["algorithm.lr"]) for one in chosen]
@@ -285,7 +285,7 @@ def test_a_sweep_in_shards_ends_in_tables_and_charts(
     check_facts(invoke(*words, "--latex", "--csv").stdout, "4 runs, 2 of them")
     chosen = (out / "sweep.md").read_text().split("All:")[0]
     assert chosen.startswith("Settings chosen by validation:")
-    check_facts(chosen, "chosen round")
+    check_facts(chosen, "validation")
     check_facts((out / "sweep.tex").read_text(), "noise labels = 0.5")
     assert len((out / "sweep.csv").read_text().splitlines()) == 5
     assert (out / "over-noise-labels.svg").read_text().startswith("<svg")

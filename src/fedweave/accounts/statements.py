@@ -267,7 +267,7 @@ def one_class(run: Run) -> str:
     if metrics.get("global/accuracy", metrics.get("local/accuracy")) == 1:
         return ""  # all test examples are of this class
     return (
-        f"Read this before you pay: after {counted(run.last_evaluation, 'round')} the model predicts one class for all "
+        f"Read this before you pay: after {counted(run.result_round, 'round')} the model predicts one class for all "
         "test examples, and contributions count in full all the same."
     )
 

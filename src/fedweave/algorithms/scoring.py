@@ -138,6 +138,14 @@ def pairs_of(
     return pairs | groups.counts(logits, y, sensitive, masks, ranks)
 
 
+def score_paths(graph: Graph, outputs: int) -> tuple[str, ...]:
+    """The paths of `score` on such a graph, such as "own/auc"; outputs: of the model for each example."""
+    logits = torch.zeros(len(graph.y), outputs, dtype=torch.float32, device=graph.y.device)
+    pairs = pairs_of(logits, graph.y, graph.masks, graph.sensitive, scale=graph.scale)
+    pairs |= link_ranks.rank_metrics(logits, graph, None)
+    return (*(f"own/{name}" for name in pairs), *(f"trained/{name}" for name in always(pairs)))
+
+
 def score(model: Model, w: Tree, client: Client, trained: Tree | None = None, remembered: bool = True) -> Tree:
     """{"own": pairs} of `w` on the client's own examples, and {"trained": pairs} there of its model right after its own
     training, by default `client.state["w"]`, without AUC and groups; all zero if it was never called to train.

@@ -76,7 +76,7 @@ When = Annotated[
     typer.Option(
         "--round",
         help="Models after the last round, or after the one that was best on validation. By default (chosen) the best "
-        "one if the run has evaluation.patience, else the last.",
+        "one, or the last one where no round was evaluated on validation examples.",
     ),
 ]
 Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this client's model.")]

@@ -330,7 +330,8 @@ class Teller:
             self._tell(now)
         waiting = tuple(now.get("waiting") or ())
         if waiting and waiting != self._waited and time.monotonic() - self._began > SILENCE:
-            typer.echo(f"round {now['round'] + 1}: waiting for {', '.join(waiting)}")
+            after = f"after the last round, {now['round']}" if now["round"] >= now["rounds"] > 0 else ""
+            typer.echo(f"{after or 'round ' + str(now['round'] + 1)}: waiting for {', '.join(waiting)}")
             self._waited = waiting
 
     def _tell(self, now: Record) -> None:

@@ -134,6 +134,14 @@ class Uncounted(NamedTuple):
             yield replace(self.entry, clients=(client,), keys=keys, size=size)
 
 
+class Mark(NamedTuple):
+    """A place in a ledger (`Ledger.mark`): entries in memory, bytes by way, and whether some entries are uncounted."""
+
+    entries: int
+    bytes: dict[str, int]
+    open: bool
+
+
 @dataclass(repr=False)
 class Ledger(Shown):
     """Grows by one entry per call, direction and message structure; a row per client and key when written out.
@@ -209,6 +217,16 @@ class Ledger(Shown):
         entries, before = list[Entry | Uncounted](), len(self._entries)
         yield entries
         entries += self._entries[before:]
+
+    def mark(self) -> Mark:
+        """Where the ledger is now, for `rewind`."""
+        return Mark(len(self._entries), dict(self._bytes), self._open)
+
+    def rewind(self, mark: Mark) -> None:
+        """Take back what was recorded after `mark`, of which nothing was read: a simulation scores a model again, by
+        other metrics, where a member would send one reply with all of them."""
+        del self._entries[mark.entries :]
+        self._bytes, self._open = dict(mark.bytes), mark.open
 
     def add_now(self, entry: Entry | Uncounted) -> None:
         """Record messages that were measured elsewhere and are sent now, for the present purpose."""

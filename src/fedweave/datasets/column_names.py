@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,15 +138,26 @@ def _naming_remedy(table: Table, absent: Sequence[str], known: Sequence[str]) ->
 
 
 def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
-    """Refuse a meaning that no column has, and names that are given twice."""
+    """Refuse a meaning that no column has, and names that are given twice. A column of nodes may have the name of an
+    end in the table of edges."""
     for meaning in columns:
         if meaning not in MEANINGS:
             message = f"data.columns: {meaning!r} is not a meaning of a column; name columns for {', '.join(MEANINGS)}."
             raise ConfigError(message, code="config.unknown-key")
-    names = [*columns.values(), *ignore]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"data.columns and data.ignore: {name!r} occurs twice.")
+    ends = [columns[meaning] for meaning in EDGES if meaning in columns]
+    others = [name for meaning, name in columns.items() if meaning not in EDGES]
+    for names in (ends, others):
+        for name in names:
+            same = [meaning for meaning, other in columns.items() if other == name]
+            if names.count(name) > 1:
+                what = f"data.columns: {name!r} is named for {' and '.join(same)}, which are columns of one table"
+                raise ConfigError(f"{what}. Name another column for one of them.", code="config.column-twice")
+            if name in ignore:
+                what = f"data.ignore leaves out {name!r}, which data.columns names for {' and '.join(same)}"
+                raise ConfigError(f"{what}. Take it out of one of them.", code="config.column-twice")
+    for name in ignore:
+        if ignore.count(name) > 1:
+            raise ConfigError(f"data.ignore: {name!r} occurs twice. Write it once.", code="config.column-twice")
 
 
 def rename_columns(
@@ -182,7 +193,8 @@ def rename_columns(
     # 3. Where each column of `columns` has its meaning: {name: meaning} for each table.
     meanings: list[dict[str, str]] = [{} for _ in tables]
     for meaning, name in columns.items():
-        places = _tables_with(tables, meaning, name)
+        ends = {*EDGES, *(columns[end] for end in EDGES if end in columns)}
+        places = _tables_with(tables, meaning, name, ends)
         if not places and not lacking:
             which = f"no table that can say a {meaning}" if name in names else "no table"
             what = f"{which} has the column {name!r}, which data.columns names for {meaning} ({has})"
@@ -193,9 +205,9 @@ def rename_columns(
     return [_rename_table(table, meaning, ignore) for table, meaning in zip(tables, meanings, strict=True)]
 
 
-def _tables_with(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
+def _tables_with(tables: Sequence[Table], meaning: str, column: str, ends: Collection[str]) -> list[int]:
     """The places of the tables where `column`, as its owner names it, has the meaning: all tables that can have the
-    meaning; for meanings of examples only the first such table."""
+    meaning; for meanings of examples only the first such table. ends: names of the ends of edges."""
     stems = [table.path.stem for table in tables]
     example = "edge" if stems[0] == "edges" else "node"
     if "graphs" in stems:
@@ -205,7 +217,7 @@ def _tables_with(tables: Sequence[Table], meaning: str, column: str) -> list[int
     for at, (table, stem) in enumerate(zip(tables, stems, strict=True)):
         can_have = meaning in known.get(stem, COLUMNS["triple"]["triples"])
         # the ends of edges keep their names, even if other columns have the same name
-        is_end = stem == "edges" and column in EDGES and meaning not in EDGES
+        is_end = stem == "edges" and column in ends and meaning not in EDGES
         if column in table.columns and can_have and not is_end:
             places.append(at)
     return places[:1] if meaning in OF_EXAMPLES else places

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -23,7 +23,7 @@ from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.core.types import Ordering
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, diverged_message, part_diverged_message
 from fedweave.experiment.requirements import check_rounds
-from fedweave.metrics.best_rounds import best_validated, fairest, metrics_of_best
+from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.kinds import selection_of
 from fedweave.metrics.measured import GLOBAL, OF, SAMPLED, Measurement, MetricRow, measure, of_splits, table_of
 from fedweave.metrics.pooled import Alarm, pooled_examples, pooled_sums
@@ -33,7 +33,7 @@ from fedweave.metrics.selection import (
     OF_A_ROUND,
     OF_ORDER,
     OF_RANKS,
-    PLAIN,
+    POSITIVES,
     TIED,
     TIED_SENTENCE,
     Judging,
@@ -45,7 +45,7 @@ from fedweave.metrics.stopping import Stopping
 
 SERVER = "server"
 TIED_AUC = 0.5  # of equal scores
-OF_SAMPLE = f"{BEST}/of_sample"  # in a summary while the ranks of the best round are those of a sample
+UNSORTED = f"{BEST}/unsorted"  # in a summary while not all examples of the best round were sorted
 FEW = 50_000  # examples below which every evaluation sorts them (`Judging.ranks`)
 SAMPLE_SENTENCE = (
     f"evaluations between the first and the last rank a sample of the links, at most {SAMPLE:,} queries of each split, "
@@ -80,8 +80,8 @@ class RoundResult(Shown):
              `metrics.groups`) and "best_fair/…" (see `fairest`); empty in a round without evaluation.
     last:    whether it is the last round.
     reranked:
-             of the last round: rows of the chosen round by the ranks of all links, in place of those by a sample
-             (`Judging.ranks`); None if there are none.
+             of the last round: rows of the chosen round that need all its examples sorted (`Judging.ranks`), if an
+             earlier evaluation left them out or ranked a sample; else None.
     """
 
     round: int
@@ -141,7 +141,7 @@ def train(
     resume: (rounds done, server state) of a checkpoint; the engine must have been restored too. summary: the
     checkpoint's, for its best rounds. fair_margin: see `fairest`. judging: the selection metric, with the
     number of the positive class. stopping: whether fewer rounds may be enough. skip_diverged: see `measure`.
-    best: (number, server state) of a checkpoint's best round, to rank all its links at the end.
+    best: (number, server state) of a checkpoint's best round, to complete its metrics at the end.
 
     Raises:
         UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
@@ -194,8 +194,8 @@ def train(
 
 @dataclass
 class _Evaluator:
-    """Evaluates a run's rounds (see `train`). best: the number and the server's state of the best round so far, if its
-    ranks are those of a sample."""
+    """Evaluates a run's rounds (see `train`). best: the number and the server's state of the best round so far, if that
+    determines all models."""
 
     algorithm: Algorithm
     fed: Engine
@@ -210,8 +210,9 @@ class _Evaluator:
         self, number: int, state: Tree, before: Mapping[str, float]
     ) -> tuple[pa.Table, dict[str, float], pa.Table | None]:
         """The rows and the summary of the evaluation after a round, and after the last one the rows of the chosen round
-        by all ranks (`RoundResult.reranked`); before: the summary of the evaluation before."""
+        with all examples sorted (`RoundResult.reranked`); before: the summary of the evaluation before."""
         last, ranks = number == self.rounds, self._first_ranks(number, before)
+        mark = self.fed.ledger.mark()
         evaluation = self._score(number, state, ranks)
         if evaluation.total is not None:  # sums have all metrics
             ranks = "all"
@@ -219,31 +220,32 @@ class _Evaluator:
         def measure_scores() -> Measurement:
             return measure(number, evaluation, self.judging, before, last, self.skip_diverged)
 
-        rows, measured, validated, selection = measure_scores()
+        rows, measured, validated, selection, each = measure_scores()
         if ranks == "none" and selection_metric_of(measured) in OF_ORDER:  # chosen by this evaluation
+            self.fed.ledger.rewind(mark)
             evaluation, ranks = self._score(number, state, "all"), "all"
-            rows, measured, validated, selection = measure_scores()
+            rows, measured, validated, selection, each = measure_scores()
         # Rounds are compared by the ranks of the same links, also where all are measured.
         by_sample = self._samples_ranks and evaluation.total is None and selection_metric_of(measured) in OF_RANKS
         if by_sample and ranks == "all":
-            ranked = self._score(number, state, "sample")
+            ranked = self._score_again(number, state, "sample")
             validated = measure(number, ranked, self.judging, before, False, self.skip_diverged).validated
         leaves_out = self._samples_ranks and selection_metric_of(measured) in OF_ORDER
         if leaves_out and _is_first(before) and not last:
             _LOG.warning("note: %s", SAMPLE_SENTENCE)
         progress = self.stopping.update(number, validated, {**before, **measured})
         stops = not last and self.stopping.stops(number, progress)
-        is_shown_best = self._is_shown_best(number, validated, measured | progress, before)
-        # The links outside of a sample are ranked at the end, if this is the chosen round then.
-        is_ranked_later = (
-            is_shown_best and ranks == "sample" and not stops and bool(self.algorithm.evaluated_model(state))
-        )
-        scores_again = ranks != "all" and (stops or (is_shown_best and not is_ranked_later))
+        is_best = best_validated(number, validated, measured, before).get(f"{BEST}/round") == number
+        # What sorts all examples is measured at the end, if this is the chosen round then.
+        has_model = evaluation.total is None and bool(self.algorithm.evaluated_model(state))
+        is_later = is_best and has_model and not last and not stops
+        scores_again = ranks != "all" and (stops or (is_best and not is_later))
         if scores_again:
+            self.fed.ledger.rewind(mark)
             evaluation = self._score(number, state, "all")
         if scores_again or stops:
             last = last or stops
-            rows, measured, validated_by_all, selection = measure_scores()
+            rows, measured, validated_by_all, selection, each = measure_scores()
             validated = validated if by_sample else validated_by_all
         measured |= progress
         measured |= _ties(measured, before)
@@ -253,16 +255,14 @@ class _Evaluator:
         sample = self.fed.evaluated_clients
         if sample:
             measured |= {SAMPLED: float(len(sample)), OF: float(len(self.fed.clients))}
-        best = best_validated(number, validated, measured, before)
-        has_settings = replace(self.judging, ranks="auto") != Judging() or self.stopping.patience > 0
-        selects = selection_metric_of(measured) != PLAIN or has_settings
-        is_best = best.get(f"{BEST}/round") == number and selects
+        best = best_validated(number, validated, measured | each, before)
         reranked = None
-        if is_ranked_later:
-            best[OF_SAMPLE], self.best = 1.0, (number, state)
-        elif last and OF_SAMPLE in best and self.best is not None and self.best[0] == best[f"{BEST}/round"]:
-            reranked, best = self._rank_best(*self.best, best, before)
-        if (is_best and not is_ranked_later) or last:
+        if is_later:
+            self.best = number, state
+            best |= {} if ranks == "all" else {UNSORTED: 1.0}
+        elif last and not is_best and self.best is not None and self.best[0] == best.get(f"{BEST}/round"):
+            reranked, best = self._complete_best(*self.best, best, measured, before)
+        if (is_best and not is_later) or last:
             pooled = self._pooled_metrics(state, measured, evaluation.total)  # {name: [3]}
             totals = _totals(pooled)
             if is_best:
@@ -273,17 +273,29 @@ class _Evaluator:
         best |= fairest(number, selection, measured, before, self.fair_margin)
         return rows, measured | best, reranked
 
-    def _rank_best(
-        self, number: int, state: Tree, best: Mapping[str, float], before: Mapping[str, float]
-    ) -> tuple[pa.Table, dict[str, float]]:
-        """The rows of ranks of the best round, of all its links, and its entries of the summary with these ranks."""
-        evaluation = self._score(number, state, "all")
-        rows, measured, *_ = measure(number, evaluation, self.judging, before, False, self.skip_diverged)
-        ranks = {f"{BEST}/{name}": value for name, value in measured.items() if name.endswith(OF_RANKS)}
-        entries = {name: ranks.get(name, value) for name, value in best.items() if name != OF_SAMPLE}
-        totals = _totals(self._pooled_metrics(state, measured, evaluation.total))
-        entries |= {f"{BEST}/{name}": value for name, value in totals.items()}
-        return rows.filter(pc.match_substring_regex(rows["metric"], f"({'|'.join(OF_RANKS)})$")), entries
+    def _complete_best(
+        self,
+        number: int,
+        state: Tree,
+        best: Mapping[str, float],
+        measured: Mapping[str, float],
+        before: Mapping[str, float],
+    ) -> tuple[pa.Table | None, dict[str, float]]:
+        """The entries of the best round in the summary with what needs all its examples sorted, and the rows that its
+        evaluation lacked; None if it lacked none. measured: of the last round."""
+        entries, rows = dict(best), None
+        if entries.pop(UNSORTED, None):
+            evaluation = self._score_again(number, state, "all")
+            rows, sorted_metrics, *_ = measure(number, evaluation, self.judging, before, False, self.skip_diverged)
+            for name, value in sorted_metrics.items():
+                is_new = f"{BEST}/{name}" not in best or any(metric in name for metric in OF_ORDER)
+                if name.startswith(OF_A_ROUND) and is_new:
+                    entries[f"{BEST}/{name}"] = value
+            rows = rows.filter(
+                pc.match_substring_regex(rows["metric"], "|".join((*OF_ORDER, f"{POSITIVES}/", "within/")))
+            )
+        totals = _totals(self._pooled_metrics(state, measured, None))
+        return rows, entries | {f"{BEST}/{name}": value for name, value in totals.items()}
 
     def _first_ranks(self, number: int, before: Mapping[str, float]) -> Ordering:
         """Which metrics that sort examples an evaluation has (`Judging.ranks`), as far as the evaluations before it
@@ -315,13 +327,12 @@ class _Evaluator:
         steps = () if calls is None else calls.evaluation
         return any(spec.mechanisms for step in steps for spec in step_info(step).sends.values())
 
-    def _is_shown_best(
-        self, number: int, validated: float | None, measured: Mapping[str, float], before: Mapping[str, float]
-    ) -> bool:
-        """Whether the round is the best so far and its metrics that sort examples are part of the result."""
-        is_shown = self.stopping.patience > 0 or bool({*metrics_of_best(selection_metric_of(measured))} & {*OF_ORDER})
-        best = best_validated(number, validated, measured, before)
-        return is_shown and best.get(f"{BEST}/round") == number
+    def _score_again(self, number: int, state: Tree, ranks: Ordering) -> Evaluation:
+        """`_score` of models whose evaluation the ledger has already."""
+        mark = self.fed.ledger.mark()
+        evaluation = self._score(number, state, ranks)
+        self.fed.ledger.rewind(mark)
+        return evaluation
 
     def _score(self, number: int, state: Tree, ranks: Ordering) -> Evaluation:
         """The scores of a round's models; by member where one client holds what all do."""

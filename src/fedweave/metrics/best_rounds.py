@@ -6,11 +6,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.core.types import NUMBER
 from fedweave.metrics import groups
 from fedweave.metrics.measured import GLOBAL, MISSING, SELECTION
-from fedweave.metrics.selection import BEST, METRICS, OF_A_ROUND, OF_POSITIVE, PLAIN, rank, selection_metric_of
-from fedweave.metrics.stopping import STOPPING
+from fedweave.metrics.selection import BEST, OF_A_ROUND, rank, selection_metric_of
 
 FAIREST = "best_fair"
 _SELECTION = groups.SELECTION + groups.OTHERWISE
@@ -34,12 +32,9 @@ def selection(metrics: pa.Table) -> dict[str, float]:
 def best_validated(
     round: int, score: float | None, summary: Mapping[str, float], before: Mapping[str, float]
 ) -> dict[str, float]:
-    """The test accuracies "best_val/global/accuracy", "best_val/local/…" and "best_val/trained/…" of the round
-    "best_val/round" with the best mean over clients of the validation accuracy, "best_val/val/accuracy"; of equal ones
-    the first. Empty without validation examples.
-
-    Another selection metric (`selection.selection_metric_of`) replaces the accuracy, and its test values are added,
-    with other metrics of the positive class; with early stopping, all metrics of the round are (`OF_A_ROUND`).
+    """All metrics of the round "best_val/round" (`OF_A_ROUND`), such as "best_val/global/accuracy" on test examples.
+    That is the round with the best mean over clients of the selection metric on validation examples,
+    "best_val/val/accuracy"; of equal ones the first. Empty without validation examples.
 
     Rounds that lack clients' scores ("best_val/missing") are compared only with rounds that lack the same number, and
     count only while no round lacks fewer. Otherwise the mean would rise because the worst client is missing.
@@ -56,25 +51,10 @@ def best_validated(
         if (-missing, rank(by, score)) <= best:
             return previous
     best_round = _round_entries(BEST, round, missing) | {validation: score}
-    for kind in ("global", "local", "trained"):
-        for metric in metrics_of_best(by):
-            if f"{kind}/{metric}" in summary:
-                best_round[f"{BEST}/{kind}/{metric}"] = summary[f"{kind}/{metric}"]
-    if f"{STOPPING}/round" in summary:  # this round may be the run's result: all that is of one round
-        for name, value in summary.items():
-            if name.startswith(OF_A_ROUND):
-                best_round[f"{BEST}/{name}"] = value
+    for name, value in summary.items():
+        if name.startswith(OF_A_ROUND):
+            best_round[f"{BEST}/{name}"] = value
     return best_round
-
-
-def metrics_of_best(by: str) -> list[str]:
-    """The metrics of "best_val/…" where `by` selects, without early stopping."""
-    metrics = [PLAIN, by]
-    if by in OF_POSITIVE:
-        metrics += OF_POSITIVE
-    if NUMBER in METRICS[by].of:
-        metrics += [name for name, metric in METRICS.items() if NUMBER in metric.of and metric.judges]
-    return metrics
 
 
 def fairest(

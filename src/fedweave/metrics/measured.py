@@ -42,12 +42,14 @@ SELECTION = f"{groups.MEASURED}/selection/"
 
 class Measurement(NamedTuple):
     """The result of an evaluation: rows of `METRICS_SCHEMA`, the summary of the test split and, on validation examples,
-    the mean over clients of the selection metric, if a client has it, and `groups.selection`."""
+    the mean over clients of the selection metric, if a client has it, and `groups.selection`. each: "per_class/…" or
+    "per_target/…", on the test examples of "global"."""
 
     rows: pa.Table
     summary: dict[str, float]
     validated: float | None
     selection: dict[str, float]
+    each: dict[str, float]
 
 
 def measure(
@@ -85,9 +87,8 @@ def measure(
     "fairness/undefined_<metric>":       clients where the metric is not defined.
 
     judging: how the selection metric is chosen; the entry "judged/…" (`judging.Judging.verdict`) names it. before: the
-    summary of the evaluation before, which has chosen it already. last: whether to add "per_class/…", on the examples
-    of "global". skip_diverged: leave out clients whose loss is not finite, each with a row "diverged", instead of an
-    error.
+    summary of the evaluation before, which has chosen it already. last: whether `each` is also in rows and summary.
+    skip_diverged: leave out clients whose loss is not finite, each with a row "diverged", instead of an error.
 
     Raises:
         FedweaveError: a client's loss is not finite or, with `skip_diverged`, every client's; names the clients.
@@ -138,12 +139,14 @@ def measure(
     selection = groups.selection(everyone, metric, positive)
     warnings = kind.warnings(everyone, trained.get("trained/loss"))
     counts = kind.positive_counts(pairs, by, positive)
-    if last:  # metrics of each class, or target, on the test examples of "global"
-        tested = everyone if server is None else server
-        if server is None and global_test_pairs:
-            tested = {name: pair.sum(0) for name, pair in global_test_pairs.items()}
-        each = kind.of_each({name: pair[TEST] for name, pair in tested.items()})
-        counts |= {f"{kind.each}/{name}": value for name, value in each.items()}
+    # metrics of each class, or target, on the test examples of "global"
+    tested = everyone if server is None else server
+    if server is None and global_test_pairs:
+        tested = {name: pair.sum(0) for name, pair in global_test_pairs.items()}
+    of_each = kind.of_each({name: pair[TEST] for name, pair in tested.items()})
+    each = {f"{kind.each}/{name}": value for name, value in of_each.items() if not math.isnan(value)}
+    if last:
+        counts |= each
 
     # 4. the summary of the test split
     summary = {f"global/{name}": float(value[TEST]) for name, value in pooled.items()}
@@ -189,7 +192,8 @@ def measure(
     validation = np.concatenate([np.zeros(0), *known])
     validated: float | None = pc.mean(pa.array(validation[~np.isnan(validation)])).as_py()
     defined = {name: value for name, value in summary.items() if not math.isnan(value)}
-    return Measurement(rows, defined, validated, {k: v for k, v in selection.items() if not math.isnan(v)})
+    known_selection = {name: value for name, value in selection.items() if not math.isnan(value)}
+    return Measurement(rows, defined, validated, known_selection, each)
 
 
 def _within(

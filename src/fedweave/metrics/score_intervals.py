@@ -27,6 +27,10 @@ def delong(score: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
     DeLong, DeLong and Clarke-Pearson 1988, "Comparing the areas under two or more correlated receiver operating
     characteristic curves", by midranks (Sun and Xu 2014, "Fast implementation of DeLong's algorithm").
 
+    That has no width where all pairs are ordered alike. As many pairs as there are of the rarer class, k, have no
+    example in common: an AUC of θ orders all of them with probability θ^k. So the interval of an AUC of 1 is
+    (0.025^(1/k), 1), that of k hits of k (Clopper and Pearson 1934).
+
     score, truth bool: [n] each.
     """
     from scipy.stats import rankdata  # slow to import
@@ -40,6 +44,9 @@ def delong(score: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
     of_negatives = 1 - (ranks[m:] - rankdata(below)) / m
     half = NORMAL * math.sqrt(of_positives.var(ddof=1) / m + of_negatives.var(ddof=1) / n)
     area = float(of_positives.mean())
+    if area in (0.0, 1.0):
+        bound = 0.025 ** (1 / min(m, n))
+        return (bound, 1.0) if area else (0.0, 1 - bound)
     return max(0.0, area - half), min(1.0, area + half)
 
 

@@ -35,7 +35,10 @@ DIVERGED_ALONE = f"{ALONE}/diverged"  # in the row of a member whose model diver
 REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: a score of links without a model
 CROSSING = "crossing"  # "crossing/<metric>" in a summary: links between members
 # Beginnings of names in a summary that are of one round's models.
-OF_A_ROUND = ("global/", "local/", "trained/", "within/", "pooled/", "fairness/", "crossing/", "groups/")
+OF_A_ROUND = (
+    *("global/", "local/", "trained/", "within/", "pooled/", "fairness/", "crossing/", "groups/"),
+    *("intervals/", "per_class/", "per_target/"),
+)
 POSITIVES = "positives"  # "positives/test" in a summary: number of examples of the positive class
 ALL_EXAMPLES, MEMBER_MEAN, WORST_MEMBER = "all examples", "member mean", "worst member"
 CHOSEN_ROUND, LAST_ROUND = "chosen round", "last round"
@@ -405,8 +408,8 @@ def of_best(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def of_result(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """The metrics of the round that is a run's result: the one that validation chose with early stopping, else the
-    last. Entries that are not of one round's models stay. summary: content of summary.json."""
+    """The metrics of the round that is a run's result: the one that validation chose, else the last. Entries that are
+    not of one round's models stay. summary: content of summary.json."""
     metrics: dict[str, float | None] = summary["metrics"]
     if "chosen_round" not in summary:
         return metrics

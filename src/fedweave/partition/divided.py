@@ -189,7 +189,7 @@ class Column(Divided):
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         if data.owner is None:
-            remedy = self.remedy.format(data.unit)
+            remedy = f'{self.remedy.format(data.unit)}, or take a partition without owners: partition.name = "louvain"'
             message = f"partition: the {data.unit}s of {data.name!r} have no owner. {remedy}."
             raise ConfigError(message, code="config.no-owners")
         parts = self.divide_nodes(data, group(data.owner, len(data.owners)), seed)

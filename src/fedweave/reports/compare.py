@@ -28,11 +28,9 @@ _BYTES = ("bytes_up", "bytes_down", "bytes_peer")
 _COMPARED = (
     *("global/accuracy", "local/accuracy", "trained/accuracy", "global/loss", "global/auc"),
     *("global/rmse", "local/rmse", "trained/rmse", "global/mae", "global/r2", "pooled/spearman", "intervals/width"),
-    *("best_val/local/rmse", "fairness/worst_nrmse", "fairness/nrmse_deviation", "global/average_precision"),
+    *("fairness/worst_nrmse", "fairness/nrmse_deviation", "global/average_precision"),
     *("pooled/auc", "within/auc", "pooled/average_precision", "within/average_precision", "pooled/recall_at_1"),
-    "within/recall_at_1",
-    *("best_val/local/average_precision", "best_val/pooled/average_precision", "best_val/pooled/recall_at_1"),
-    "fairness/worst_average_precision",
+    *("within/recall_at_1", "local/average_precision", "fairness/worst_average_precision"),
     *("fairness/worst_accuracy", "fairness/test_loss_variance", "fairness/accuracy_deviation"),
     *("groups/global/sp", "groups/global/eo"),
 )
@@ -209,7 +207,7 @@ def verdicts(groups: Sequence[Group], name: str) -> list[tuple[Group, list[float
 def headlines(groups: Sequence[Group], all_gains: Sequence[Gain], name: str = "") -> list[str]:
     """A sentence that compares several groups of runs and one on what joining changes; or the gain of one group.
 
-    name: the summary's name of the metric that ranks the groups; "" takes the metric of the last models.
+    name: the summary's name of the metric that ranks the groups; "" takes the member mean.
     """
     metric = common_selection_metric(groups)
     lines = []

@@ -1,7 +1,7 @@
 """Runs in several conditions, such as data sets or numbers of clients: algorithms are compared within each."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -13,7 +13,6 @@ from fedweave.experiment.runs.reading import Group, Run, common_selection_metric
 from fedweave.metrics.selection import (
     ALL_EXAMPLES,
     ALONE,
-    BEST,
     MEMBER_MEAN,
     SHELF,
     WORDS_OF_PLACES,
@@ -25,6 +24,7 @@ from fedweave.metrics.selection import (
 from fedweave.reports.cells import NONE, Cell, ResultTable, bytes_text, mean_cell, row_of, tenths, with_sign
 from fedweave.reports.effects import effect, three_digits
 from fedweave.reports.paired import paired_differences, paired_tests
+from fedweave.reports.verdict import TRAIN_ALONE
 
 MARKS = {1: "★ ", -1: "▽ ", 0: ""}  # better, worse, neither
 _SECTIONS = ("data", "partition", "noise")  # sections of a configuration that determine the examples of a run
@@ -34,13 +34,11 @@ _SECTIONS = ("data", "partition", "noise")  # sections of a configuration that d
 class Condition:
     """Groups of runs that are compared with one another.
 
-    title: the settings in which this condition differs from others. by_validation: whether validation chose the runs;
-    then the round that is best on validation counts, and not the last.
+    title: the settings in which this condition differs from others.
     """
 
     title: str
     groups: tuple[Group, ...]
-    by_validation: bool = False
 
     @property
     def metric(self) -> str:
@@ -50,7 +48,7 @@ class Condition:
     @property
     def metric_name(self) -> str:
         """The summary's name of the mean over members of the metric on test examples."""
-        return f"{BEST}/local/{self.metric}" if self.by_validation else f"local/{self.metric}"
+        return f"local/{self.metric}"
 
     @cached_property
     def means(self) -> dict[str, float]:
@@ -61,7 +59,12 @@ class Condition:
         return {label: mean for label, mean in means.items() if math.isfinite(mean)}
 
 
-def conditions(groups: Sequence[Group], keys: Sequence[str] = (), by_validation: bool = False) -> list[Condition]:
+def alone_first(groups: Iterable[Group]) -> list[Group]:
+    """The groups with those whose members train alone first, so that differences are to them."""
+    return sorted(groups, key=lambda group: group.first.summary["algorithm"] not in TRAIN_ALONE)
+
+
+def conditions(groups: Sequence[Group], keys: Sequence[str] = ()) -> list[Condition]:
     """The conditions in which the runs were made, a single one where all can be compared; [] where no two groups share
     one.
 
@@ -82,7 +85,7 @@ def conditions(groups: Sequence[Group], keys: Sequence[str] = (), by_validation:
     result = []
     for title, same in zip(titles, classes, strict=True):
         runs = chain.from_iterable(group.runs for group in same)
-        result.append(Condition(title, tuple(group_runs([*runs])), by_validation))
+        result.append(Condition(title, tuple(group_runs([*runs]))))
     return result
 
 
@@ -164,7 +167,9 @@ def overview(condition: Condition) -> ResultTable:
     groups, metric, name = condition.groups, condition.metric, condition.metric_name
     first = groups[0]
     titles = {name: f"{title_of(metric)}, {MEMBER_MEAN}"}
-    titles |= {f"global/{metric}": ALL_EXAMPLES, f"fairness/worst_{of_members(metric)}": WORST_MEMBER}
+    fair = of_members(metric)
+    worst = WORST_MEMBER if fair == metric else f"{WORST_MEMBER}, {title_of(fair)}"
+    titles |= {f"global/{metric}": ALL_EXAMPLES, f"fairness/worst_{fair}": worst}
     titles |= {f"{ALONE}/local/{metric}": WORDS_OF_PLACES[ALONE], f"{SHELF}/local/{metric}": WORDS_OF_PLACES[SHELF]}
     columns = list[str]()
     for column in titles:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fedweave.core.text import counted
 from fedweave.errors import listed
 from fedweave.experiment.runs.reading import Group, spread
-from fedweave.metrics.selection import BEST, CHOSEN_ROUND, LAST_ROUND, MEMBER_MEAN, PLAIN, rank, title_of
+from fedweave.metrics.selection import CHOSEN_ROUND, LAST_ROUND, MEMBER_MEAN, PLAIN, rank, title_of
 from fedweave.reports.cells import with_sign
 from fedweave.reports.paired import MIN_SEEDS, interval, paired_differences
 
@@ -100,9 +100,9 @@ def comparison_sentence(groups: Sequence[Group], name: str, metric: str) -> str:
         return ""
     groups_with_means = (group for group in groups if group.label in known)
     best, *others = sorted(groups_with_means, key=lambda group: -rank(metric, known[group.label]))
-    in_best_round = name.startswith(f"{BEST}/")
-    when = CHOSEN_ROUND if in_best_round else LAST_ROUND
-    if not in_best_round and any("chosen_round" in run.summary for group in groups for run in group.runs):
+    of_chosen = {"chosen_round" in run.summary for group in groups for run in group.runs}
+    when = CHOSEN_ROUND if all(of_chosen) else LAST_ROUND
+    if len(of_chosen) > 1:
         when = "each run's result"
     ranks = f"{title_of(metric)} ({MEMBER_MEAN}, {when}) {ranking(known, '{:.3f}'.format, metric)}"
 

@@ -14,7 +14,6 @@ from fedweave.accounts.verdict import short
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, spread
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import (
-    BEST,
     CHOSEN_ROUND,
     MEMBER_MEAN,
     PLAIN,
@@ -146,7 +145,7 @@ def curves(groups: Sequence[Group]) -> Figure | None:
                 held_out = kind == "global" and groups[0].first.summary.get("global_test")
                 words = "global test set" if held_out else WORDS_OF_PLACES[kind]
                 lines.append(replace(line, name=f"{words}, {short(line.y[-1])} at the end"))
-        round = groups[0].first.summary["metrics"].get(f"{BEST}/round") if len(groups[0].runs) == 1 else None
+        round = groups[0].first.summary.get("chosen_round") if len(groups[0].runs) == 1 else None
         line_at = None if round is None else (round, f"{CHOSEN_ROUND} {round:g}")
         levels = _levels(groups, metric, "global")
         panels.append(Panel(title, tuple(lines), below="round", levels=levels, line_at=line_at))

@@ -16,7 +16,6 @@ from fedweave.metrics.selection import (
     ALL_EXAMPLES,
     ALONE,
     BESIDE,
-    BEST,
     CHOSEN_ROUND,
     CROSSING,
     LAST_ROUND,
@@ -97,15 +96,8 @@ def _sentence_without(run: Run) -> str:
 
 def _of_round(run: Run) -> str:
     """The round that the main numbers are of."""
-    best = run.summary["metrics"].get(f"{BEST}/round") or run.summary.get("chosen_round")
-    return f"{LAST_ROUND} {run.last_evaluation:,}" if best is None else f"{CHOSEN_ROUND} {best:,.0f}"
-
-
-def _at_best(run: Run, name: str) -> float | None:
-    """A number of a summary in the round that validation chose, else in the last one."""
-    metrics = run.summary["metrics"]
-    value: float | None = metrics.get(f"{BEST}/{name}")
-    return metrics.get(name) if value is None else value
+    chosen = run.summary.get("chosen_round")
+    return f"{LAST_ROUND} {run.last_evaluation:,}" if chosen is None else f"{CHOSEN_ROUND} {chosen:,}"
 
 
 def _ends(low: float | None, high: float | None) -> str:
@@ -116,13 +108,13 @@ def _result_tile(run: Run, members: Sequence[ServedMember]) -> Tile:
     """The member mean, of which the verdict speaks, with its interval over members; and the result on all
     examples, with one over these."""
     metric, size, when = run.selection_metric, run.summary.get(GLOBAL_TEST), _of_round(run)
-    title = capitalized(title_of(metric))
-    mean, on_all = _at_best(run, f"local/{metric}"), _at_best(run, f"global/{metric}")
+    title, metrics = capitalized(title_of(metric)), run.summary["metrics"]
+    mean, on_all = metrics.get(f"local/{metric}"), metrics.get(f"global/{metric}")
     place, between = "global test set" if size else ALL_EXAMPLES, ""
     examples = size or _examples(run, members)
     if on_all is not None and metric == PLAIN and examples:
         between = _ends(*wilson(on_all, examples))
-    pooled, low, high = (_at_best(run, f"pooled/{metric}{end}") for end in ("", "_low", "_high"))
+    pooled, low, high = (metrics.get(f"pooled/{metric}{end}") for end in ("", "_low", "_high"))
     if pooled is not None and low is not None:
         place, on_all, between = WORDS_OF_PLACES["pooled"], pooled, _ends(low, high)
         examples = _examples(run, members)  # also where there is a global test set
@@ -236,33 +228,29 @@ def places_table(run: Run, members: Sequence[ServedMember]) -> ResultTable:
     """A row for each main metric, and a column for each place that has one: all examples, member mean, worst member,
     and what members reach alone. The selection metric is of the chosen round, and of the last one below it."""
     summary, metrics, metric = run.summary, run.summary["metrics"], run.selection_metric
-    size, chosen, best = summary.get(GLOBAL_TEST), summary.get("chosen_round"), metrics.get(f"{BEST}/round")
+    size = summary.get(GLOBAL_TEST)
     heads = {f"{place}": WORDS_OF_PLACES[place] for place in ("global", "local")}
     if size:  # then "global" is of the global test set, which no member has
         heads = {"global": f"global test set ({size:,})", "pooled": ALL_EXAMPLES, "local": MEMBER_MEAN}
     alone = {place: WORDS_OF_PLACES[place] for place in _ALONE}
     rows = list[tuple[str, dict[str, Cell]]]()
 
-    def add(
-        title: str, name: str, values: Mapping[str, float | None], prefix: str = "", with_alone: bool = True
-    ) -> None:
-        cells = {head: _cell(values.get(f"{prefix}{place}/{name}")) for place, head in heads.items()}
+    def add(title: str, name: str, values: Mapping[str, float | None], with_alone: bool = True) -> None:
+        cells = {head: _cell(values.get(f"{place}/{name}")) for place, head in heads.items()}
         if with_alone:
             cells |= {head: _cell(values.get(f"{place}/{name}")) for place, head in alone.items()}
         if any(cell.text for cell in cells.values()):
             rows.append((title, cells))
 
     # 1. The selection metric in the chosen round and in the last one; its constant prediction.
-    title, number = title_of(metric), chosen or best
-    is_last = number in (None, run.last_evaluation)
-    when = f"{LAST_ROUND} {run.last_evaluation:,}" if number is None else f"{CHOSEN_ROUND} {number:,.0f}"
-    add(f"{title}, {when}", metric, metrics, f"{BEST}/" if chosen is None and best is not None else "")
+    title = title_of(metric)
+    add(f"{title}, {_of_round(run)}", metric, metrics)
     if rows and members:
         rows[0][1][WORST_MEMBER] = Cell(short(members[0].value), repr(members[0].value), members[0].name)
-    if not is_last:
+    if run.result_round != run.last_evaluation:
         last = f"{title}, {LAST_ROUND} {run.last_evaluation:,}"
-        add(last, metric, run.last_metrics or metrics, with_alone=False)
-    value, low, high = (_at_best(run, f"pooled/{metric}{end}") for end in ("", "_low", "_high"))
+        add(last, metric, run.last_metrics, with_alone=False)
+    value, low, high = (metrics.get(f"pooled/{metric}{end}") for end in ("", "_low", "_high"))
     if value is not None and not size:
         note = "" if low is None or high is None else f"{short(low)} to {short(high)}"
         rows.append((f"{title}, {WORDS_OF_PLACES['pooled']}", {ALL_EXAMPLES: Cell(short(value), repr(value), note)}))

@@ -95,12 +95,12 @@ def member_gains(groups: Sequence[Group]) -> list[Gain]:
         for run in group.runs:
             metric, reference = run.selection_metric, local_run(run, groups)
             if reference is None:
-                reference, name, round = run, f"{ALONE}/{metric}", run.best_round
+                reference, name = run, f"{ALONE}/{metric}"
             else:
-                name, round = metric, run.result_round
+                name = metric
             before = reference.clients(name)
             changes = {}
-            for client, value in run.clients(metric, round=round).items():
+            for client, value in run.clients(metric).items():
                 if client in before:
                     changes[client] = rank(metric, value - before[client])
             if not changes:
@@ -108,7 +108,8 @@ def member_gains(groups: Sequence[Group]) -> list[Gain]:
             baseline = ""
             if len(local_groups) > 1 and reference is not run:
                 baseline = next(one.label for one in local_groups if any(other is reference for other in one.runs))
-            settings, beyond_noise = other_settings(reference, run), count_beyond_noise(run, reference, name, round)
+            settings = other_settings(reference, run)
+            beyond_noise = count_beyond_noise(run, reference, name, run.result_round)
             all_gains.append(Gain(index, group, run, changes, baseline, settings, beyond_noise))
     return all_gains
 

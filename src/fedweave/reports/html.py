@@ -12,12 +12,12 @@ from fedweave.core.text import capitalized
 from fedweave.core.types import Record
 from fedweave.experiment.config import to_toml
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, group_runs
-from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, title_of
+from fedweave.metrics.selection import BEST, OF_A_ROUND, OF_POSITIVE, PLAIN, THRESHOLD, title_of
 from fedweave.reports import figures, gains, tables
 from fedweave.reports.absences import absence_sentence, long_absence_sentence
 from fedweave.reports.cells import ResultTable, is_main
 from fedweave.reports.compare import NOTE, comparison_table, headlines, tradeoff
-from fedweave.reports.conditions import Condition, conditions, incomparability, overview, rounds_text
+from fedweave.reports.conditions import Condition, alone_first, conditions, incomparability, overview, rounds_text
 from fedweave.reports.embeddings import picture as embeddings_figure
 from fedweave.reports.first_screen import first_screen
 from fedweave.reports.group_fairness import fairness_table, favorable_class, names_of_people
@@ -73,11 +73,11 @@ def render(
     that define a condition. embeddings: the way to draw the embeddings of each group's first run
     (`reports.embeddings.WAYS`); "" draws none.
     """
-    groups = sorted(group_runs(runs), key=lambda group: group.first.summary["algorithm"] not in TRAIN_ALONE)
-    all_conditions = conditions(groups, keys, choice is not None)
+    groups = alone_first(group_runs(runs))
+    all_conditions = conditions(groups, keys)
     page: Record = {"title": _title(groups), "choice": choice, "parts": [], "ranks": None, "warnings": warnings}
     if len(all_conditions) < 2:
-        condition = all_conditions[0] if all_conditions else Condition("", tuple(groups), choice is not None)
+        condition = all_conditions[0] if all_conditions else Condition("", tuple(groups))
         page |= {"subtitle": tables.subtitle(groups), "one": _part(condition, "", embeddings)}
         return render_template("report.html", **page)
     over_all = ranks(all_conditions)
@@ -216,6 +216,10 @@ def _body(groups: Sequence[Group], embeddings: str, at: str, more_curves: Markup
     shown_embeddings = []
     if embeddings:
         shown_embeddings = _of_first(groups, partial(embeddings_figure, way=embeddings), f"{at}embeddings")
+
+    def is_shown(name: str) -> bool:  # metrics of the chosen round have a row without "best_val/"
+        return not (name.startswith(f"{BEST}/") and name.removeprefix(f"{BEST}/").startswith(OF_A_ROUND))
+
     without_threshold = [run for run in runs if run.between_sites and THRESHOLD not in run.summary["metrics"]]
     body = render_template(
         "sections.html",
@@ -236,8 +240,8 @@ def _body(groups: Sequence[Group], embeddings: str, at: str, more_curves: Markup
         summed=all(run.section("algorithm").get("scores") == "sum" for run in runs),
         # what was run, and its metrics
         facts=tables.facts(groups),
-        summary=tables.metrics(groups, FAMILIES, lambda name: is_main(name, metric)),
-        further=tables.metrics(groups, FAMILIES, lambda name: not is_main(name, metric)),
+        summary=tables.metrics(groups, FAMILIES, lambda name: is_shown(name) and is_main(name, metric)),
+        further=tables.metrics(groups, FAMILIES, lambda name: is_shown(name) and not is_main(name, metric)),
         own_thresholds=any(run.selection_metric in OF_POSITIVE for run in without_threshold),
         each={noun: tables.metrics(groups, (family,)) for family, noun in tables.PER_ITEM.items()},
         costs=tables.costs(groups),

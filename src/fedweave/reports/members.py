@@ -47,7 +47,7 @@ def member_results(run: Run, verdict: Verdict | None = None) -> list[ServedMembe
     """The results of a run's members, the worst first; verdict: of the run, which names the best way alone."""
     metric, results = run.selection_metric, []
     alone = {} if verdict is None else run.clients(f"{verdict.strongest[0]}/{metric}")
-    for name, value in run.clients(metric, round=run.best_round).items():
+    for name, value in run.clients(metric).items():
         examples, before = run.test_sizes.get(name), alone.get(name)
         low, high = wilson(value, examples) if metric == PLAIN and examples else (None, None)
         change = None if before is None else rank(metric, value) - rank(metric, before)

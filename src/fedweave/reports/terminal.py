@@ -26,11 +26,8 @@ from fedweave.metrics.selection import (
     CROSSING,
     LAST_ROUND,
     MEMBER_MEAN,
-    OF_POSITIVE,
     OF_RANKS,
-    OF_SCORES,
     PLAIN,
-    POSITIVES,
     REFERENCE,
     RMSE,
     RMSE_OF_MEAN,
@@ -39,6 +36,7 @@ from fedweave.metrics.selection import (
     headline,
     of_members,
     of_result,
+    rank,
     selection_metric_of,
     title_of,
 )
@@ -50,7 +48,6 @@ from fedweave.reports.notes import (
     fairest_notes,
     fallback_reason,
     gap_notes,
-    hits,
     intervals,
     members_clause,
     notes,
@@ -150,7 +147,7 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
     """Print the result on the test split first, then cost, traffic, privacy and what to do next.
 
     The result is the selection metric, the member that the model serves worst, and references to compare with; of the
-    round that validation chose, if it ends runs, with the last round beside it. With `verbose` it prints all metrics.
+    round that validation chose, with the last round beside it. With `verbose` it prints all metrics.
     """
     metrics, metric = of_result(summary), selection_metric_of(summary["metrics"])
     rows = read_table(directory, METRICS) if (directory / METRICS).is_file() else None
@@ -201,16 +198,10 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
     # 3. The rounds that validation chose.
     if "stopped" in summary:
         print_line(console, summary["stopped"])
-    if "best_val/round" in metrics and "chosen_round" not in summary:
-        line = f"{CHOSEN_ROUND} {metrics['best_val/round']}, by {MEMBER_MEAN} validation {title_of(metric)}"
-        texts = []
-        for name in dict.fromkeys((metric, "recall_at_1", "recall")) if metric in OF_POSITIVE else ():
-            value = metrics.get(f"best_val/pooled/{name}")
-            if value is not None:
-                threshold = "" if name in OF_SCORES else " from its threshold on"
-                count = hits(value, metrics.get(f"{POSITIVES}/test")) if name == "recall_at_1" else ""
-                texts.append(f"{title_of(name)}{threshold} {value:.4f}" + (f" ({count})" if count else ""))
-        print_line(console, f"{line}; {WORDS_OF_PLACES['pooled']}: {', '.join(texts)}" if texts else line)
+    if "chosen_round" in summary:
+        print_line(
+            console, f"{CHOSEN_ROUND} {summary['chosen_round']:,}, by {MEMBER_MEAN} validation {title_of(metric)}"
+        )
     if "best_fair/round" in metrics:
         by = "fairest by validation"
         if fallback_reason(metrics):
@@ -292,8 +283,6 @@ def _result_table(summary: Values, rows: "pa.Table | None") -> Table:
         place = "pooled" if size else "global"
         last = [summary["metrics"].get(f"{kind}/{metric}") for kind in (place, "local")]
         table.add_row(f"  {LAST_ROUND} {summary['rounds']:,}", *map(_short, last), "")
-    elif chosen is None and "best_val/round" in metrics:
-        add(f"  {CHOSEN_ROUND} {metrics['best_val/round']:g}", f"best_val/{{}}/{metric}")
     if metric == PLAIN:
         add("  the most frequent class", "{}/majority")
     if metric == RMSE:
@@ -322,23 +311,24 @@ def _worst_member(metrics: Values, metric: str, rows: "pa.Table | None", round: 
     """The result of the member that the model serves worst, with its name where the run's files have it. round: the
     round that the result is of; None for the last.
 
-    The unit is "sd" where members are compared in units of their own standard deviation.
+    Without these files the unit is "sd" where members are compared in units of their own standard deviation.
     """
     import pyarrow.compute as pc
 
+    from fedweave.experiment.runs.reading import values_of
+
+    if rows is not None:
+        tests = values_of(rows, metric, "test", False)
+        tests = tests.filter(pc.equal(tests["round"], pc.max(tests["round"]) if round is None else round))
+        results = dict(zip(tests["client"].to_pylist(), tests["value"].to_pylist(), strict=True))
+        if results:
+            worst = min(results, key=lambda client: rank(metric, results[client]))
+            return f"{_short(results[worst])} {worst}"
     fair = of_members(metric)
     value = metrics.get(f"fairness/worst_{fair}")
     if value is None:
         return ""
-    text = _short(value) + ("" if fair == metric else " sd")
-    if rows is not None:
-        rows = rows.filter(pc.and_(pc.equal(rows["metric"], fair), pc.equal(rows["split"], "test")))
-        last = pc.max(rows["round"])
-        rows = rows.filter(
-            pc.and_(pc.equal(rows["round"], last if round is None else round), pc.equal(rows["value"], value))
-        )
-        text += f" {rows['client'][0]}" if len(rows) else ""
-    return text
+    return _short(value) + ("" if fair == metric else " sd")
 
 
 def _score_tables(metrics: Values) -> list[Table]:
@@ -371,10 +361,6 @@ def _score_tables(metrics: Values) -> list[Table]:
             table.add_row(f"{name}, {kind.replace('_', ' ')}", _number(metrics.get(f"{REFERENCE}/{kind}/{name}")))
     for name, value in places.get(CROSSING, {}).items():
         table.add_row(f"{name}, {WORDS_OF_PLACES[CROSSING]}", _number(value))
-    if "best_val/round" in metrics:
-        for name in dict.fromkeys((metric, *(OF_POSITIVE if metric in OF_POSITIVE else ()))):
-            values = [_number(metrics.get(f"best_val/{kind}/{name}")) for kind in kinds]
-            table.add_row(f"{name}, {CHOSEN_ROUND}", *values)
     tables = [table]
     if "fairness" in places:
         tables.append(Table("fairness", "", box=SIMPLE_HEAD))

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 from fedweave.accounts.verdict import Verdict
 from fedweave.core.types import Values
-from fedweave.metrics.selection import ALONE, BEST, SHELF, SHELF_JOINT, WORDS_OF_PLACES, rank, selection_metric_of
+from fedweave.metrics.selection import (
+    ALONE,
+    SHELF,
+    SHELF_JOINT,
+    WORDS_OF_PLACES,
+    of_result,
+    rank,
+    selection_metric_of,
+)
 from fedweave.reports.paired import MIN_SEEDS, interval
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
@@ -24,7 +32,7 @@ def verdict_of(summary: Values, rows: "pa.Table | None" = None) -> Verdict | Non
 
     rows: of metrics.parquet, whose members give the interval of the gain.
     """
-    metrics: Metrics = summary["metrics"]
+    metrics: Metrics = of_result(summary)
     if summary.get("algorithm") in TRAIN_ALONE:
         return None
     metric = selection_metric_of(metrics)
@@ -33,12 +41,12 @@ def verdict_of(summary: Values, rows: "pa.Table | None" = None) -> Verdict | Non
     known = {how: value for how, value in alone.items() if value is not None}
     if joint is None or not known:
         return None
-    best, is_result = metrics.get(f"{BEST}/round"), "chosen_round" in summary
-    round = None if is_result or best == summary.get("rounds") else best
+    chosen = summary.get("chosen_round")
+    round = None if chosen == summary.get("rounds") else chosen
     verdict = Verdict(metric, joint, known, shelf_tools(summary), metrics.get(f"{SHELF}/pooled/{metric}"), round)
     if rows is None:
         return verdict
-    changes = member_changes(rows, metric, verdict.strongest[0], _round(summary))
+    changes = member_changes(rows, metric, verdict.strongest[0], chosen)
     over = f" over {len(changes)} members"
     return verdict._replace(interval=_interval([*changes.values()], over))
 
@@ -90,21 +98,15 @@ def verdict_of_seeds(summaries: Sequence[Values], rows: Sequence["pa.Table"] = (
     if len(gains) < MIN_SEEDS and len(rows) == len(summaries):
         gains, over = [], "pairs of a member and a seed"
         for summary, table in zip(summaries, rows, strict=True):
-            gains += member_changes(table, mean.metric, how, _round(summary)).values()
+            gains += member_changes(table, mean.metric, how, summary.get("chosen_round")).values()
     between = _interval(gains, f" over {len(gains)} {over}")
     return mean._replace(pooled=fmean(pooled) if pooled else None, interval=between)
 
 
-def _round(summary: Values) -> float | None:
-    """The round that validation chose; None for the last one."""
-    best: float | None = summary["metrics"].get(f"{BEST}/round") or summary.get("chosen_round")
-    return best
-
-
 def joint_value(metrics: Metrics, metric: str) -> float | None:
-    """The mean over members of the global model's test results in the round that validation chose, else in the last
-    one; on the global test set where members have no test examples."""
-    for name in (f"{BEST}/local/{metric}", f"local/{metric}", f"{BEST}/global/{metric}", f"global/{metric}"):
+    """The mean over members of the global model's test results; on the global test set where members have no test
+    examples."""
+    for name in (f"local/{metric}", f"global/{metric}"):
         if metrics.get(name) is not None:
             return metrics[name]
     return None

@@ -42,8 +42,8 @@ class ChosenSetting:
 
     @property
     def test_key(self) -> str:
-        """The summaries' key of the metric on test examples, in the round that is best on validation examples."""
-        return f"{BEST}/local/{self.metric}"
+        """The key of the metric on test examples, in summaries of runs as they are read."""
+        return f"local/{self.metric}"
 
     def by_seed(self) -> dict[object, float]:
         """{seed: the metric on test examples}."""
@@ -163,12 +163,12 @@ def _below_constant(group: Group) -> bool:
     """Whether members have worse accuracy, on average, than by always predicting the training majority class."""
     if any(value is not None for value in group.values("local/matched_accuracy")):
         return False  # the majority-class baseline belongs to other clients
-    return spread(group.values(f"{BEST}/local/{PLAIN}"))[0] < spread(group.values("local/majority"))[0]
+    return spread(group.values(f"local/{PLAIN}"))[0] < spread(group.values("local/majority"))[0]
 
 
 def _above_mean(group: Group) -> bool:
     """Whether members have a larger error, on average, than by always predicting their training mean."""
-    return spread(group.values(f"{BEST}/local/{RMSE}"))[0] > spread(group.values(f"local/{RMSE_OF_MEAN}"))[0]
+    return spread(group.values(f"local/{RMSE}"))[0] > spread(group.values(f"local/{RMSE_OF_MEAN}"))[0]
 
 
 def _algorithm_of(group: Group) -> str:
@@ -183,7 +183,7 @@ def describe_choices(choices: Sequence[ChosenSetting]) -> list[str]:
     notes = []
     if any(choice.tried > 1 for choice in choices):
         notes.append(
-            "For every algorithm the setting is chosen whose “validation, chosen round”, the mean over seeds, is "
+            "For every algorithm the setting is chosen whose “validation”, the mean over seeds, is "
             f"{'lowest' if lower(choices[0].metric) else 'highest'}; no test example has an influence."
         )
     at_edge: list[str] = []  # "fedavg with lr = 0.1"

@@ -13,7 +13,7 @@ from fedweave.experiment.config.toml import flat, inline
 from fedweave.experiment.runs.files import write
 from fedweave.experiment.runs.reading import Run, group_runs
 from fedweave.python.comparing import Results, clients_of, figures_of, rows_of, table_of
-from fedweave.reports.conditions import conditions
+from fedweave.reports.conditions import alone_first, conditions
 from fedweave.reports.terminal import screen
 from fedweave.sweeps import choosing, figures, plan
 from fedweave.sweeps.comparison import rows_by_condition
@@ -136,9 +136,10 @@ def sweep(
         return {**{key: values.get(key) for key in options.keys}, "chosen": run.directory in chosen}
 
     selected = bool(options.keys and choices)
-    compared = group_runs([run for choice in choices for run in choice.group.runs]) if selected else groups
+    chosen_runs = [run for choice in choices for run in choice.group.runs]
+    compared = alone_first(group_runs(chosen_runs) if selected else groups)
     condition_keys = choosing.conditions(options.keys, options.over)
-    lines = comparison_lines(compared, conditions(compared, condition_keys, selected))
+    lines = comparison_lines(compared, conditions(compared, condition_keys))
     return Sweep(
         table_of(groups, columns),
         tuple(line for line in lines if isinstance(line, str)),

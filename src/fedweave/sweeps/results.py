@@ -21,8 +21,6 @@ from fedweave.metrics import selection
 from fedweave.metrics.selection import (
     ALL_EXAMPLES,
     BEST,
-    CHOSEN_ROUND,
-    LAST_ROUND,
     MEMBER_MEAN,
     PLAIN,
     WORDS_OF_PLACES,
@@ -31,7 +29,7 @@ from fedweave.metrics.selection import (
 )
 from fedweave.reports.cells import Cell, ResultTable, mean_cell, number
 from fedweave.reports.compare import headlines, over_conditions
-from fedweave.reports.conditions import Condition, conditions, settings_text
+from fedweave.reports.conditions import Condition, alone_first, conditions, settings_text
 from fedweave.reports.gains import member_gains
 from fedweave.reports.html import SelectedRuns, group_verdicts, render
 from fedweave.reports.recipes import training_differences
@@ -47,19 +45,18 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COLUMNS = {
-    f"{BEST}/val/{{}}": f"validation, {CHOSEN_ROUND}",
-    f"{BEST}/local/{{}}": f"{MEMBER_MEAN}, {CHOSEN_ROUND}",
-    "global/{}": f"{ALL_EXAMPLES}, {LAST_ROUND}",
-    "local/{}": f"{MEMBER_MEAN}, {LAST_ROUND}",
+    f"{BEST}/val/{{}}": "validation",
+    "local/{}": MEMBER_MEAN,
+    "global/{}": ALL_EXAMPLES,
     "fairness/worst_{}": WORST_MEMBER,
     "alone/local/{}": WORDS_OF_PLACES["alone"],
     "shelf/local/{}": WORDS_OF_PLACES["shelf"],
     "shelf_joint/local/{}": WORDS_OF_PLACES["shelf_joint/local"],
 }
 OF_POSITIVE = {  # additional columns if the selection metric is of a positive class
-    "best_val/pooled/{}": f"{WORDS_OF_PLACES['pooled']}, {CHOSEN_ROUND}",
-    "best_val/pooled/recall_at_1": "recall at 1 %",
-    "best_val/pooled/recall": "recall at threshold",
+    "pooled/{}": WORDS_OF_PLACES["pooled"],
+    "pooled/recall_at_1": "recall at 1 %",
+    "pooled/recall": "recall at threshold",
 }
 WITHOUT_COMMON_METRIC = {
     "pooled/auc": f"AUC, {WORDS_OF_PLACES['pooled']}",
@@ -67,8 +64,8 @@ WITHOUT_COMMON_METRIC = {
     "global/macro_f1": "macro F1",
 }
 NOTE = (
-    "{}, mean ± standard deviation over seeds, on test examples. Choose settings by “validation, chosen round”: the "
-    "member mean of the validation {} in the round where it is best. With `patience` the last round is that round, too."
+    "{}, mean ± standard deviation over seeds, on test examples, of each run's chosen round (the last round without "
+    "validation examples). Choose settings by “validation”: the member mean of the validation {} in that round."
 )
 NOTE_WITHOUT_COMMON_METRIC = (
     "The runs have different selection metrics ([evaluation] metric), so no setting can be chosen among them."
@@ -126,7 +123,7 @@ def finish(
     failures = failure_sentences(runs, failed, options.keys)
     above: list[str] = []  # parts of the Markdown file above the table of all runs
     selected = None
-    compared = groups
+    compared = alone_first(groups)
     if options.keys and choices:
         best = choosing.table(choices, columns)
         show_cells(console, best)
@@ -134,10 +131,10 @@ def finish(
         above = ["Settings chosen by validation:", table_as_markdown(best)]
         selected = SelectedRuns(best, table, (*notes, *about_choices))
         notes += about_choices
-        compared = group_runs([run for choice in choices for run in choice.group.runs])
+        compared = alone_first(group_runs([run for choice in choices for run in choice.group.runs]))
 
     # 3. Algorithms compared, in each condition and over all.
-    for line in comparison_lines(compared, conditions(compared, condition_keys, selected is not None)):
+    for line in comparison_lines(compared, conditions(compared, condition_keys)):
         if isinstance(line, ResultTable):
             show_cells(console, line)
             above.append(table_as_markdown(line))

@@ -1,7 +1,6 @@
 """The configuration from files: an experiment's with options of the command line, another algorithm in it, and the one
 that a run's folder has."""
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from fedweave.experiment.config.choices import accepts, check_values, split_part
 from fedweave.experiment.config.experiment import FOR_SWEEPS, TUNE, Config, choose_plugin, resolve
 from fedweave.experiment.config.plugins import PARTS, REGISTRIES, field_parameters, lookup, parameters
 from fedweave.experiment.config.sections import General
-from fedweave.experiment.config.toml import Document, dumps, load, override, section
+from fedweave.experiment.config.toml import Document, dumps, inline, load, override, section
 
 _PACES = (("lr", "optimizer"), ("server_lr",))  # settings of the step size, which belong together
 _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as its own site.toml says."
@@ -81,7 +80,8 @@ def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None
         config = resolve(document)
     except ConfigError as error:
         faults = [str(fault) for fault in error.args]
-        messages = [_name_override(fault, overrides) for fault in faults] + _replacement_hints(faults, overrides)
+        messages = [_name_override(fault, overrides) for fault in faults]
+        messages += _replacement_hints(faults, overrides, document)
         raise ConfigError(*messages, code=error.code) from error
     return config, [*notes, *exchanged.notes(config.algorithm.label, config.algorithm.values)]
 
@@ -108,17 +108,20 @@ def _name_override(fault: str, overrides: Sequence[str]) -> str:
     return fault
 
 
-def _replacement_hints(faults: Sequence[str], overrides: Sequence[str]) -> list[str]:
+def _replacement_hints(faults: Sequence[str], overrides: Sequence[str], document: Document) -> list[str]:
     """How to leave out the keys of a section where an override names a plug-in that lacks some of them."""
     hints = []
     for text in overrides:
-        path, _, name = (part.strip() for part in text.partition("="))
+        path = text.partition("=")[0].strip()
         if not path.endswith(".name"):
             continue
         table = path.removesuffix(".name")
-        if any(fault.startswith(f"{table}.") and "unknown key" in fault for fault in faults):
-            whole = f"{table}={{name = {json.dumps(name.strip(chr(34)))}}}"
-            remedy = f"to leave all of them out, write --set '{whole}'"
+        kept = section(document, table)
+        unknown = [key for key in kept if any(fault.startswith(f"{table}.{key}: unknown key") for fault in faults)]
+        if unknown:
+            unknown += ["path"] if table == "data" and "path" in kept else []  # of the other data
+            whole = inline({key: value for key, value in kept.items() if key not in unknown})
+            remedy = f"to leave out {', '.join(unknown)}, write --set '{table}={whole}'"
             hints.append(f"--set {text} keeps the other keys of [{table}]; {remedy}")
     return hints
 

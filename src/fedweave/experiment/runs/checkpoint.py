@@ -15,8 +15,8 @@ from fedweave.metrics.selection import BEST
 
 FORMAT = 1  # of the file; a change that this code would misread raises it
 SavedRound = Literal["last", "best"]  # a round whose models a checkpoint has
-# The round that models are from; "chosen": the round that is the run's result, which is "best" where validation stops
-# the run ([evaluation] patience), and "last" without.
+# The round that models are from; "chosen": the round that is the run's result, which is "best" if `chosen_round` is in
+# its summary, else "last".
 When = Literal["chosen", "last", "best"]
 
 

@@ -72,13 +72,8 @@ class Run:
 
     @property
     def result_round(self) -> int:
-        """The round that is the run's result: the one that validation chose with early stopping, or the last."""
+        """The round that is the run's result: the one that validation chose, or the last."""
         return int(self.summary.get("chosen_round") or self.last_evaluation)
-
-    @property
-    def best_round(self) -> int:
-        """The round that was best on validation examples; without these the one that is the result."""
-        return int(self.summary["metrics"].get(f"{BEST}/round") or self.result_round)
 
     @cached_property
     def last_evaluation(self) -> int:
@@ -350,6 +345,7 @@ def _unfinished_summary(config: Document, metrics: pa.Table, ledger: pa.Table, d
         "bytes_up": byte_counts["up"],
         "bytes_down": byte_counts["down"],
         **({"bytes_peer": byte_counts["peer"]} if byte_counts["peer"] else {}),
+        **({"chosen_round": int(summary[f"{BEST}/round"])} if f"{BEST}/round" in summary else {}),
         "bytes_evaluation": pc.sum(ledger.filter(pc.field("purpose") == EVALUATION)["bytes"]).as_py() or 0,
         "metrics": summary,
     }

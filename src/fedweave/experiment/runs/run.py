@@ -533,7 +533,7 @@ def _add_joint_columns(config: Config, judging: Judging, built: Built, files: Ru
     """Add what members reach that read the joint model's columns with their tools, after further runs."""
     count, reached = config.evaluation.joint_columns, files.reached
     _LOG.warning("note: evaluation.joint_columns = %d: training %d further runs in %s", count, count, directory / FOLDS)
-    trained = load_trained(directory, config, "", "last" if _chosen_round(config, files) is None else "best")
+    trained = load_trained(directory, config, "", "last" if files.best_round is None else "best")
     with_vectors = has_vectors(trained)
 
     def train_fold(experiment: Config, folder: Path) -> None:
@@ -550,11 +550,6 @@ def _add_joint_columns(config: Config, judging: Judging, built: Built, files: Ru
     shelf = joint_shelf(built, predictions, judging, enabled, reached.summary, seed)
     files.shelf_joint = shelf.facts()
     _add_after_last_round(files, _rows_of_shelf(shelf, reached.round), shelf.metrics)
-
-
-def _chosen_round(config: Config, files: RunFiles) -> int | None:
-    """The round that validation chose as the run's result; None where the last round is it."""
-    return files.best_round if config.evaluation.stopping.patience else None
 
 
 def _peak_memory() -> float:
@@ -598,7 +593,7 @@ def _summary(
         "members": len(fed.members) or None,  # of the one client
         "devices": list(fed.computes_on) or None,  # sites know their own
         "rounds": last.round,
-        "chosen_round": _chosen_round(config, files),
+        "chosen_round": files.best_round,
         "stopped": (stopping.sentence(last.round, last.summary) if stopped_early else "") or None,
         "missed": files.missed or None,  # rounds, by client
         "seed": config.general.seed,

@@ -270,7 +270,8 @@ class RunFiles:
 
     @property
     def best_round(self) -> int | None:
-        """The round that was best on validation examples, if its models are here."""
+        """The round that was best on validation examples, which is the run's result; None if there is none, or its
+        models are only at the sites."""
         best_round = self.reached.summary.get(f"{BEST}/round")
         has_models = bool(self.best["fed"]) or self._state_has_models()
         is_here = best_round == self.reached.round or (best_round == self.best["round"] and has_models)

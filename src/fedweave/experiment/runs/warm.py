@@ -26,6 +26,7 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.data_form import read_form
 from fedweave.experiment.runs.files import EARLIER_LEDGER, LEDGER, PARTITION, SUMMARY, read_summary, read_table
 from fedweave.experiment.runs.saving import Described
+from fedweave.experiment.runs.trained import saved_round
 
 RUN = "run"  # the column of `EARLIER_LEDGER` that counts runs, 0 the first
 
@@ -100,7 +101,7 @@ class Earlier:
 def _finished_checkpoint(directory: Path) -> Checkpoint:
     if not (directory / SUMMARY).is_file():
         _refuse("run", f"{directory} holds no finished run", "Give the --out of one, and finish it first.")
-    return Checkpoint.of_run(directory)
+    return Checkpoint.of_run(directory).at(saved_round(directory, "chosen"))
 
 
 @dataclass(frozen=True)

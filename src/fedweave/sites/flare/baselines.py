@@ -98,7 +98,10 @@ class Baselines:
             record = about
         if self._joint is not None:
             round, pairs, w = self._joint
-            if not pairs and w is not None:
+            if w is not None and holdings.test is not None and not job.graph.masks[TEST].any():
+                tests = holdings.test._replace(scale=job.graph.scale).to(job.device)  # as for the shelf
+                pairs = measure(deployable(job.algorithm).test_net, w, tests)
+            elif not pairs and w is not None:
                 pairs = measure(deployable(job.algorithm).net, w, job.graph)
             on_tests = {name: pair[TEST] for name, pair in on_host(pairs or {}).items()}
             if on_tests:

@@ -6,37 +6,65 @@ from dataclasses import replace
 from functools import partial
 
 from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.scoring import score_paths
 from fedweave.core.algorithm import Algorithm, Calls, capabilities
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
+from fedweave.core.graph import Graph
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, release_of
 from fedweave.core.tree import nest
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.rounds import is_evaluated
-from fedweave.sites.flare.policy import SCORES, PolicyViolation, Spent, check_evaluations, check_reply, check_summed
-from fedweave.sites.flare.scores import scoring_of, scoring_steps
+from fedweave.sites.flare.policy import (
+    SCORES,
+    PolicyViolation,
+    Spent,
+    check_evaluations,
+    check_reply,
+    check_summed,
+    covers,
+)
+from fedweave.sites.flare.scores import COUNTED, scoring_of, scoring_steps
 from fedweave.sites.flare.sitefile import Rules
 
+_AT_HOME = "to keep it at home in a run that goes on, leave it out of policy.measures instead"
 
-def check_declared(rules: Rules, calls: Calls, labels: bool, sites: int) -> None:
+
+def check_declared(rules: Rules, calls: Calls, labels: bool, sites: int, scored: Sequence[str] = ()) -> None:
     """Refuse a run that the policy would stop before its end, before any data of it leaves.
 
-    labels: whether the site has labels. sites: number of sites in the run.
+    labels: whether the site has labels. sites: number of sites in the run. scored: see `refusals`.
     """
-    violations = refusals(rules, calls, labels, sites)
+    violations = refusals(rules, calls, labels, sites, scored)
     reasons = [f"{why}, and {sender} sends it" for why, sender, certain in violations if certain]
     if reasons:
         raise PolicyViolation(". ".join(reasons))
 
 
-def refusals(rules: Rules, calls: Calls, labels: bool, sites: int) -> Iterator[tuple[str, str, bool]]:
+def scored_paths(rules: Rules, config: Config, graph: Graph, outputs: int) -> tuple[str, ...]:
+    """The paths of a site's scores (`scoring.score_paths`) where the policy denies parts of scores, else (); also () of
+    parties, which score by other steps."""
+    denies = any(key.startswith(f"{head}/") for key in rules.deny for head in COUNTED)
+    return score_paths(graph, outputs) if denies and not capabilities(config.algorithm.kind).vertical else ()
+
+
+def refusals(
+    rules: Rules, calls: Calls, labels: bool, sites: int, scored: Sequence[str] = ()
+) -> Iterator[tuple[str, str, bool]]:
     """For every field that a rule refuses: the reason, the step that declares the field, and whether the step sends the
-    field on all data. An evaluation sends only "own" on all data."""
+    field on the site's data. An evaluation sends "own" and the `scored` paths below it (`scoring.score_paths`)."""
     info_of = _declarations(rules, calls, labels)
     for step in dict.fromkeys(calls.setup + calls.round + calls.evaluation):
         if step in calls.labelled and not labels:
             continue
-        for key, why in denials(rules, info_of(step), sites).items():
-            yield why, step_name(step), step not in calls.evaluation or key == SCORES
+        info = info_of(step)
+        reasons = denials(rules, info, sites)
+        for path in scored if step in calls.evaluation and not info.sums else ():
+            head, denied = path.partition("/")[0], next((key for key in rules.deny if covers(key, path)), "")
+            if denied not in ("", head) and head in info.sends and head not in reasons:
+                reasons[denied] = f"policy.deny: {denied} may not leave ({_AT_HOME})"
+        for key, why in reasons.items():
+            certain = step not in calls.evaluation or key == SCORES or any(covers(key, path) for path in scored)
+            yield why, step_name(step), certain
 
 
 def check_fields(rules: Rules, info: StepInfo, sites: int) -> None:

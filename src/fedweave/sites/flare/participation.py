@@ -42,6 +42,7 @@ from fedweave.sites.flare.foresight import (
     models_tried,
     needs_all,
     overspending,
+    scored_paths,
     target_replies,
 )
 from fedweave.sites.flare.holdings import Holdings, LabelVersion, check_as_before
@@ -162,7 +163,10 @@ class Participation:
             labels = bool(self.holdings.data.has_label.any())
             self._scoring = scoring_of(self.rules, self._calls, labels)
             if not self.request.predict:
-                check_declared(self.rules, self._calls, labels, len(self.request.sites))
+                scored: tuple[str, ...] = ()
+                if isinstance(self.holdings, Holdings):
+                    scored = scored_paths(self.rules, self.config, self.holdings.graph, self.holdings.data.outputs)
+                check_declared(self.rules, self._calls, labels, len(self.request.sites), scored)
 
     def _check_history(self) -> int:
         """The round of the last checkpoint that the server has reported to the site."""
@@ -264,7 +268,8 @@ class Participation:
             # A run that the policy would stop before its end is refused before any data of it leaves. Replies up to the
             # round `answered` are not noised again, and cost nothing more.
             answered, spent = max(done, self.noised.last_round()), self.accounts.spent
-            check_declared(self.rules, calls, labels, len(sites))
+            scored = scored_paths(self.rules, self.config, holdings.graph, data.outputs)
+            check_declared(self.rules, calls, labels, len(sites), scored)
             self.target = target_replies(algorithm, calls)
             replied = self.accounts.replies_under(self.counted)
             more = len(sites), spent, replied, done, answered

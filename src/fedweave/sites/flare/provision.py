@@ -27,6 +27,7 @@ from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.utils import load_crt
 from nvflare.private.fed.utils.identity_utils import get_cn_from_cert
 
+from fedweave.core.loopback import is_loopback
 from fedweave.core.types import Record
 from fedweave.errors import FedweaveError, UserError
 from fedweave.sites.flare.folder import replace_private
@@ -265,6 +266,8 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int, ca: b
         resources["class_allow_list"] += [persistor["path"], persistor["args"]["storage"]["path"]]
         resources["servers"][0]["heart_beat_timeout"] = 30
         _write(path, resources)
+        if is_loopback(host):
+            _listen_on(directory / SERVER, host, port)
         if ca:
             for name in (SERVER, ADMIN, *sites):
                 replace_private(directory / name / "startup/rootCA.pem", ca)
@@ -284,6 +287,14 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int, ca: b
     for name in sites:
         _write_secret(directory / name / SECRET, secrets.token_hex(32))  # the site's entropy for its privacy noise
         _write_secret(directory / name / IDS_KEY, ids_key)
+
+
+def _listen_on(server: Path, host: str, port: int) -> None:
+    """Make the server listen on the loopback interface only; NVFlare does so if the address of its service is there."""
+    path = server / "startup/fed_server.json"
+    content = json.loads(path.read_text())
+    content["servers"][0]["service"]["target"] = f"{host}:{port}"
+    _write(path, content)
 
 
 def provision_site(directory: Path, name: str, host: str, port: int, kit: Mapping[str, bytes], ids_key: str) -> None:

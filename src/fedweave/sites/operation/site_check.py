@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from fedweave.apply.link_predictions import read_pairs
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.federation import step_info, step_name
-from fedweave.core.graph import SPLITS
+from fedweave.core.graph import SPLITS, Graph
 from fedweave.core.mechanism import LDP, Gaussian, SecureSum
 from fedweave.core.text import counted
 from fedweave.core.types import CLASS
@@ -39,7 +39,7 @@ from fedweave.sites.flare.admission import (
 )
 from fedweave.sites.flare.alignment import read_party_data
 from fedweave.sites.flare.entities import INFO as UNITING
-from fedweave.sites.flare.foresight import check_fields, conditions, needs_all, overspending, refusals
+from fedweave.sites.flare.foresight import check_fields, conditions, needs_all, overspending, refusals, scored_paths
 from fedweave.sites.flare.holdings import Forgotten, exclusion_of
 from fedweave.sites.flare.joining import fingerprint as data_fingerprint
 from fedweave.sites.flare.joining import private_fields
@@ -199,11 +199,11 @@ def _check_algorithm_fits(
     """Check whether a site's `dataset` with this `scaling` fits an algorithm, and whether the policy allows its
     messages and training steps. A party's train nodes are counted among all its nodes; the parties may have fewer in
     common."""
+    graph = None if dataset.public is None else graph_of(dataset, dataset.features, torch.float32)
     algorithm = findings.attempt(
-        folder.name, partial(_rehearse, folder, dataset, scaling, rules, config, sites, findings)
+        folder.name, partial(_rehearse, folder, dataset, graph, scaling, rules, config, sites, findings)
     )
-    if algorithm is not None and dataset.public is not None:
-        graph = graph_of(dataset, dataset.features, torch.float32)
+    if algorithm is not None and graph is not None:
         findings.attempt(folder.name, partial(check_batches, rules, algorithm, graph, {}))
 
 
@@ -239,13 +239,21 @@ def _check_policy(
 
 
 def _rehearse(
-    folder: Path, dataset: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
+    folder: Path,
+    dataset: Dataset,
+    graph: Graph | None,
+    scaling: str,
+    rules: Rules,
+    config: Config,
+    sites: Sequence[str],
+    findings: Findings,
 ) -> Algorithm | None:
     """Make the algorithm as the site does, and check all fields that it declares against the policy. Returns the
     algorithm.
 
-    An evaluation sends only "own" on all data; a refusal of another field of an evaluation is a note. A cap that the
-    run would reach is a note, too, unless the run needs all sites. What refuses a run at its begin is a fault.
+    A refusal of a field of an evaluation that is not sent on the site's data is a note. A cap that the run would reach
+    is a note, too, unless the run needs all sites. What refuses a run at its begin is a fault.
+    graph: of the dataset; None without splits.
     """
     name, labels = folder.name, bool((dataset.y >= 0).any())
     algorithm = make_algorithm(config, name, sites, dataset, dataset.features, scaling)
@@ -255,7 +263,8 @@ def _rehearse(
         measures = scoring_of(rules, calls, labels).measures_for(sums)
         findings.forms[name] |= {"measures": measures, "in sums": sums, "groups": dataset.sensitive is not None}
     senders: dict[tuple[str, bool], list[str]] = {}
-    for why, sender, certain in refusals(rules, calls, labels, len(sites)):
+    scored = () if graph is None else scored_paths(rules, config, graph, dataset.outputs)
+    for why, sender, certain in refusals(rules, calls, labels, len(sites), scored):
         senders.setdefault((why, certain), []).append(sender)
     for (why, certain), steps in senders.items():
         verb, so = ("sends", "so that") if certain else ("may send", "if it does,")
