@@ -47,7 +47,7 @@ def test_populations_worked_by_hand() -> None:
 
 
 def test_rows_that_cost_more_than_a_batch_are_not_added() -> None:
-    few = sizes._ROWS_PER_BATCH // BLOCK
+    few = sizes.ROWS_PER_BATCH // BLOCK
     assert size_classes([288] * few + [320] * few) == [320] * 2 * few
     assert size_classes([288] * (few + 1) + [320] * few) == [288] * (few + 1) + [320] * few
 

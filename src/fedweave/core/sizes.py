@@ -14,7 +14,7 @@ _SPARE, _MAX_GROWTH = 4, 2
 _SPARE_CLIENTS = 8
 # A further batch costs about as much time as this many padded rows (measured: one vectorized training call of a 2-layer
 # GCN spends about 2 ms outside its kernels).
-_ROWS_PER_BATCH = 4096
+ROWS_PER_BATCH = 4096
 
 
 def padded_rows(nodes: int) -> int:
@@ -50,7 +50,7 @@ def size_classes(nodes: Sequence[int]) -> list[int]:
     while len(classes) > 1:
         costs = [_padding_cost(low, high) for low, high in pairwise(classes)]
         fewest = min(costs)
-        if fewest > min(budget, _ROWS_PER_BATCH):
+        if fewest > min(budget, ROWS_PER_BATCH):
             break
         budget -= fewest
         at = costs.index(fewest)
@@ -70,7 +70,7 @@ def batch_sizes(clients: int, rows: int, max_size: int) -> list[tuple[int, int]]
     while remaining:
         size = min(1 << (remaining - 1).bit_length(), max_size)
         spare = size - remaining
-        if spare * rows > _ROWS_PER_BATCH and spare * _SPARE_CLIENTS > size:
+        if spare * rows > ROWS_PER_BATCH and spare * _SPARE_CLIENTS > size:
             size //= 2
         batches.append((min(remaining, size), size))
         remaining -= batches[-1][0]

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,8 @@ from fedweave.metrics.selection import (
 )
 from fedweave.metrics.stopping import Stopping
 
+Interval: TypeAlias = int | Literal["auto"]  # rounds between evaluations; 0: only at the end
+AUTO = "auto"  # a run makes a number of it (`experiment.work`); where none can, each round is evaluated
 SERVER = "server"
 TIED_AUC = 0.5  # of equal scores
 UNSORTED = f"{BEST}/unsorted"  # in a summary while not all examples of the best round were sorted
@@ -127,7 +130,7 @@ def train(
     algorithm: Algorithm,
     fed: Engine,
     rounds: int,
-    eval_every: int = 1,
+    eval_every: Interval = 1,
     resume: tuple[int, Tree] | None = None,
     summary: Mapping[str, float] | None = None,
     fair_margin: float = 0.0,
@@ -147,7 +150,7 @@ def train(
         UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
             that no checkpoint can hold.
     """
-    if rounds < 1 or eval_every < 0:
+    if rounds < 1 or (isinstance(eval_every, int) and eval_every < 0):
         raise UserError(
             f"rounds is {rounds} and eval_every {eval_every}; rounds must be at least 1, eval_every at least 0.",
             code="user.rounds",
@@ -384,9 +387,10 @@ def _ties(measured: Mapping[str, float], before: Mapping[str, float]) -> dict[st
     return {TIED: before.get(TIED, 0.0) + 1}
 
 
-def is_evaluated(number: int, rounds: int, eval_every: int) -> bool:
-    """Whether a round is evaluated: every `eval_every`-th of `rounds` (0: none), and the last."""
-    return number == rounds or (eval_every > 0 and number % eval_every == 0)
+def is_evaluated(number: int, rounds: int, eval_every: Interval) -> bool:
+    """Whether a round is evaluated: every `eval_every`-th of `rounds` (0: none; `AUTO`: each), and the last."""
+    every = eval_every if isinstance(eval_every, int) else 1
+    return number == rounds or (every > 0 and number % every == 0)
 
 
 def server_rows(round: int, algorithm: Algorithm, state: Tree, fed: Engine) -> pa.Table | None:

@@ -19,7 +19,8 @@ class Stopping(Settings):
     """When a run ends before its last round: once the selection metric, as the mean over clients on validation
     examples, has not improved by more than `min_delta` for `patience` rounds.
 
-    patience:  rounds without an improvement until the run stops; 0 never stops. Only evaluated rounds count.
+    patience:  rounds, evaluated or not, since the last improvement until the run stops; 0 never stops. Whether it has
+               come is seen in evaluated rounds.
     min_delta: improvement of the selection metric that a round must exceed.
     """
 

@@ -106,6 +106,10 @@ class PairTerm(NamedTuple):
     of_nodes: OfNodes
 
 
+def _unchanged(rows: Tensor) -> Tensor:
+    return rows
+
+
 def decoding(
     init: Callable[[Tensor], Tree],
     score: Score,
@@ -113,6 +117,7 @@ def decoding(
     lead: Lead = lambda w, first, relation, last: first,
     weights: tuple[str, ...] = (),
     term: PairTerm | None = None,
+    prepare: Callable[[Tensor], Tensor] = _unchanged,
 ) -> Layer:
     """The layer that reads the rows of both ends of `Graph.pairs` and gives them logits [0, s]: [n, k] -> [e, 2].
 
@@ -121,6 +126,7 @@ def decoding(
              [n, k] and the weights with the names `weights`.
     lead:    (weights, h_u [m, k], relation int64 [m], bool [m, 1] whether v is the target) -> [m, k].
     term:    is added to both.
+    prepare: rows [m, k] -> [m, k], what `score` gets of h_u and h_v; each row depends on itself alone.
     """
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
@@ -129,10 +135,16 @@ def decoding(
         rows, scores = rows_of(h), list[Tensor]()
         if FOREIGN in graph.extra:  # ends at other members, behind the client's own
             rows = torch.cat([rows, graph.extra[FOREIGN].to(rows.dtype)])
+        # In evaluation there are many more pairs than rows: each row is prepared once. In training gradients are added
+        # up over pairs first.
+        prepare_pairs = prepare
+        if key is None:
+            rows, prepare_pairs = prepare(rows), _unchanged
         pieces = [graph.pairs] if torch.compiler.is_exporting() else graph.pairs.split(AT_ONCE, 1)
         for pairs in pieces:
             source, target, relation = pairs.unbind(0)
-            s = score(w, gather_rows(rows, source), gather_rows(rows, target), relation.clamp(min=0))
+            first, second = (prepare_pairs(gather_rows(rows, end)) for end in (source, target))
+            s = score(w, first, second, relation.clamp(min=0))
             scores.append(s if term is None else s + term.of_pairs(w, graph, source, target))
         s = torch.cat(scores)
         return torch.stack([torch.zeros_like(s), s], 1)
@@ -170,13 +182,14 @@ def cosine(width: int, kinds: int, term: PairTerm | None = None) -> Layer:
         }
 
     def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
-        s: Tensor = w["scale"].exp() * (_unit(first) * _unit(second)).sum(1) + w["bias"]
+        s: Tensor = w["scale"].exp() * (first * second).sum(1) + w["bias"]
         return s
 
     def compare(queries: Tensor, rows: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
         return scale.exp() * (_unit(queries) @ _unit(rows).mT) + bias
 
-    return decoding(init, score, compare, weights=("scale", "bias"), term=term)._replace(bounded=True)
+    layer = decoding(init, score, compare, weights=("scale", "bias"), term=term, prepare=_unit)
+    return layer._replace(bounded=True)
 
 
 def common_neighbors(width: int, kinds: int) -> Layer:

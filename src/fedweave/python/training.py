@@ -15,15 +15,16 @@ from fedweave.core.shown import Shown, Words, page
 from fedweave.core.tree import Tree
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, UserError
-from fedweave.experiment.build import Built, origin_of, precomputed_features
+from fedweave.experiment.build import Built, Origin, origin_of, precomputed_features
 from fedweave.experiment.config import Config, Document, EvaluationSettings, General, read, read_saved, resolve
 from fedweave.experiment.config.plugins import CODE
-from fedweave.experiment.rounds import RoundResult
+from fedweave.experiment.rounds import AUTO, Interval, RoundResult
 from fedweave.experiment.rounds import train as train_in_memory
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, read_summary, read_table
 from fedweave.experiment.runs.from_objects import check_described, describe
 from fedweave.experiment.runs.warm import begin
+from fedweave.experiment.work import evaluation_interval
 from fedweave.metrics.selection import Judging, of_result, selection_metric_of
 from fedweave.metrics.stopping import Stopping
 from fedweave.reports.terminal import Terminal, screen
@@ -272,7 +273,7 @@ def train(
     algorithm: Algorithm,
     fed: Engine,
     rounds: int,
-    eval_every: int = 1,
+    eval_every: Interval = 1,
     resume: "tuple[int, Tree] | bool | None" = None,
     summary: Mapping[str, float] | None = None,
     fair_margin: float = 0.0,
@@ -286,6 +287,7 @@ def train(
 ) -> Iterator[RoundResult]:
     """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
+    eval_every:  a number, or "auto" (`experiment.config.sections.General`).
     resume:      with `out`, whether to continue the run there, on a new federation. Without `out`, (rounds done, server
                  state) of a checkpoint; the engine must have been restored too.
     summary:     without `out`, the checkpoint's, for its best rounds.
@@ -331,6 +333,15 @@ def train(
             for note in begin(fed, algorithm, origin.data, folder, origin.member_algorithms).notes:
                 _LOG.warning("note: %s", note)
         stopping = Stopping(patience, min_delta)
+        if eval_every == AUTO:
+            if origin is None:
+                raise UserError(
+                    "eval_every = 'auto' needs a federation made by fedweave.federation, which knows its data. Give a "
+                    "number.",
+                    code="user.value",
+                )
+            counted = _built(origin, algorithm, fed)
+            eval_every = evaluation_interval(counted, rounds, "auto" if judging is None else judging.ranks)
         return train_in_memory(algorithm, fed, rounds, eval_every, start, summary, fair_margin, judging, stopping)
     if resume is not None and not isinstance(resume, bool):
         raise UserError(
@@ -347,8 +358,12 @@ def train(
     config, data = describe(algorithm, origin, general, directory)
     evaluation = EvaluationSettings(**asdict(judging)) if judging is not None else config.evaluation
     config = replace(config, evaluation=replace(evaluation, patience=patience, min_delta=min_delta))
-    features, algorithms = precomputed_features(fed), origin.member_algorithms  # type: ignore[arg-type]
-    built = Built(data, origin.partition, algorithm, fed, features, member_algorithms=algorithms)  # type: ignore[arg-type]
+    built = replace(_built(origin, algorithm, fed), data=data, precomputed=precomputed_features(fed))  # type: ignore[arg-type]
     check_described(config, built)
     backend = runs.RunBackend(build=lambda _: built)
     return runs.running(config, directory, Silent(), bool(resume), backend, overwrite)
+
+
+def _built(origin: Origin, algorithm: Algorithm, fed: Engine) -> Built:
+    """The experiment of a federation that was made of objects."""
+    return Built(origin.data, origin.partition, algorithm, fed, member_algorithms=origin.member_algorithms)  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ from fedweave.experiment.facts import data_notes
 from fedweave.experiment.requirements import warn_untested
 from fedweave.experiment.runs.saving import Ready
 from fedweave.experiment.runs.trained import partition_columns
+from fedweave.experiment.work import with_interval
 from fedweave.models.edge_settings import unused_attribute_warnings
 from fedweave.partition.statistics import mean_cells, target_cells
 
@@ -66,6 +67,8 @@ def header(console: Console, config: Config, built: Ready) -> None:
         f"{engine['name']} ({', '.join((mode, *built.fed.computes_on, engine['dtype']))})",
         f"seed {config.general.seed}",
     ]
+    if config.general.eval_every != 1:
+        parts.append(evaluation_words(config, built))
     console.print(" · ".join(parts), highlight=False, soft_wrap=True)
 
     # 2. The clients.
@@ -86,6 +89,14 @@ def header(console: Console, config: Config, built: Ready) -> None:
     notes = (without_test, *of_data, *built.algorithm.notes, small_steps_note(config), *of_edges)
     for note in filter(None, notes):
         print_line(console, f"note: {note}")
+
+
+def evaluation_words(config: Config, built: Built) -> str:
+    """ "evaluated every 5 rounds": which rounds of a run are evaluated."""
+    every = with_interval(config, built).general.eval_every
+    if every == 0:
+        return "evaluated at the end"
+    return "evaluated after every round" if every == 1 else f"evaluated every {every} rounds"
 
 
 def favorable_sentence(data: Dataset, settings: Values) -> str:

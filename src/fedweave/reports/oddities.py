@@ -24,6 +24,7 @@ from fedweave.experiment.runs.warm import begin
 from fedweave.partition.base import client_ids
 from fedweave.partition.crossing import CrossingLinks
 from fedweave.partition.scaling import distance_of_targets
+from fedweave.reports.clients import evaluation_words
 from fedweave.reports.notes import unit_notes
 
 MIN_EXAMPLES = 3  # a class with fewer examples may be a misspelt name of another class
@@ -82,9 +83,7 @@ def facts(config: Config, built: Built) -> Iterator[str]:
     for net in nets:
         sizes.append(sum(leaf.numel() for _, leaf in leaves(models.init(net, key(0)))))
     yield f"model: {', '.join(f'{size:,}' for size in sizes)} weights"
-    every = config.general.eval_every
-    when = {0: "at the end", 1: "after every round"}.get(every, f"every {every} rounds")
-    yield f"{counted(config.general.rounds, 'round')}, evaluated {when}"
+    yield f"{counted(config.general.rounds, 'round')}, {evaluation_words(config, built)}"
     yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))
 
 

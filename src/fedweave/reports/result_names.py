@@ -215,6 +215,7 @@ KEYS: dict[str, str] = {
     "members": "number of members that the one client stands for",
     "devices": "devices that computed",
     "rounds": "rounds done",
+    "eval_every": "rounds between evaluations, also where `auto` chose them; 0 for none before the last",
     "chosen_round": "the round that validation chose, whose models and numbers are the result; else that is the last",
     "stopped": "why training stopped before the last round",
     "missed": "rounds that each client missed",

@@ -28,6 +28,7 @@ from fedweave.experiment.config import Config, Document, config_hash, resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.files import plain_errors
 from fedweave.experiment.runs.run import build_simulation
+from fedweave.experiment.work import with_interval
 from fedweave.metrics.selection import BEST, rank, selection_metric_of
 from fedweave.sweeps.search import check_optuna
 from fedweave.sweeps.space import Space, space_of
@@ -213,7 +214,8 @@ def _open_study(space: Space, config: Config, folder: Path, seeds: Sequence[int]
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         storage = JournalStorage(JournalFileBackend(str(file), JournalFileOpenLock(str(file))))
     general = config.general
-    first_rung = max(1, general.eval_every, general.rounds // _FACTOR**2)
+    every = general.eval_every if isinstance(general.eval_every, int) else 1  # which is less than a rung
+    first_rung = max(1, every, general.rounds // _FACTOR**2)
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=first_rung, reduction_factor=_FACTOR)
     study = optuna.create_study(
         storage=storage, study_name="tune", direction="maximize", pruner=pruner, load_if_exists=True
@@ -322,7 +324,7 @@ def _train_side_by_side(document: Document, seeds: Sequence[int]) -> Iterator[li
 def _train(config: Config) -> Generator[_Progress, None, None]:
     """How far a run is, after each evaluation. Its measurements on test examples go no further than here."""
     with closing(build_simulation(config)) as built:
-        general, evaluation = config.general, config.evaluation
+        general, evaluation = with_interval(config, built).general, config.evaluation
         judging = evaluation.of(built.data.labels, built.data.classes, built.data.target)
         rounds = train(
             built.algorithm,

@@ -26,15 +26,16 @@ Device = Annotated[
 @dataclass(frozen=True)
 class General:
     """The top-level settings: `seed` of everything random, `rounds` of training, `eval_every`, the rounds between
-    evaluations (0: only at the end), and `fair_margin`, by how much a round's validation accuracy must exceed the
-    accuracy of the better constant prediction for its gaps between groups to count (`metrics.best_rounds.fairest`; data
-    with a sensitive attribute). `init_from` is the directory of an earlier run whose weights training begins from;
-    between sites, the number of that run. `requester` and `purpose` state who asks for a run and what for; sites note
-    them and show them in their reports."""
+    evaluations (0: only at the end; "auto": as few as keep evaluations below about a quarter of the time, by work that
+    is counted before the first round, and at most a tenth of all rounds; between sites 1), and `fair_margin`, by how
+    much a round's validation accuracy must exceed the accuracy of the better constant prediction for its gaps between
+    groups to count (`metrics.best_rounds.fairest`; data with a sensitive attribute). `init_from` is the directory of an
+    earlier run whose weights training begins from; between sites, the number of that run. `requester` and `purpose`
+    state who asks for a run and what for; sites note them and show them in their reports."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     rounds: Annotated[int, Field(ge=1)] = 100
-    eval_every: Annotated[int, Field(ge=0)] = 1
+    eval_every: Annotated[int, Field(ge=0)] | Literal["auto"] = 1
     fair_margin: Annotated[float, Field(ge=-1, le=1)] = 0.0
     init_from: str | None = None
     requester: Annotated[str, Field(max_length=500)] = ""

@@ -75,6 +75,7 @@ from fedweave.experiment.shelf.joint import joint_shelf
 from fedweave.experiment.shelf.pair_scores import link_references
 from fedweave.experiment.shelf.pairs import PairExamples, member_pairs
 from fedweave.experiment.shelf.runs import LOCAL, ShelfResult, ShelfValues, shelf_of_run
+from fedweave.experiment.work import with_interval
 from fedweave.metrics.measured import METRICS_SCHEMA, of_tests
 from fedweave.metrics.selection import (
     ALONE,
@@ -243,6 +244,7 @@ def running(
         stack.enter_context(closing(built))
         columns = here.columns(built)
         check_training_examples(columns["train"])  # before the directory is made
+        declared, config = config, with_interval(config, built)
         judging = config.evaluation.of(built.data.labels, built.data.classes, built.data.target)
         wants_alone = is_wanted(config, built)
         origin = _warm_start(config, built, directory, here, overwrite)
@@ -252,10 +254,10 @@ def running(
         else:
             examine(config, directory, resume)  # again: now no other process writes
         source = here.source(built) | plugins.digests(config.plain())
-        start, metrics = _prepare(config, built, directory, columns, source)
+        start, metrics = _prepare(declared, built, directory, columns, source)
         if origin.ledger is not None:
             write_table(directory / EARLIER_LEDGER, origin.ledger)
-        watch.begin(config, built, directory, start.round)
+        watch.begin(declared, built, directory, start.round)
         files = RunFiles(directory, built, metrics, start, source)
         with here.stop or Stop(watch.stopping) as stop:
             try:
@@ -593,6 +595,7 @@ def _summary(
         "members": len(fed.members) or None,  # of the one client
         "devices": list(fed.computes_on) or None,  # sites know their own
         "rounds": last.round,
+        "eval_every": config.general.eval_every,
         "chosen_round": files.best_round,
         "stopped": (stopping.sentence(last.round, last.summary) if stopped_early else "") or None,
         "missed": files.missed or None,  # rounds, by client

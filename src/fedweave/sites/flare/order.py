@@ -7,7 +7,7 @@ from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Step, step_name
 from fedweave.core.types import EVALUATION, PREDICTION, SETUP, TRAINING
 from fedweave.errors import CallRefused
-from fedweave.experiment.rounds import is_evaluated
+from fedweave.experiment.rounds import Interval, is_evaluated
 
 
 class Order:
@@ -28,7 +28,7 @@ class Order:
         after: int,
         rounds: int,
         predict: bool = False,
-        every: int = 1,
+        every: Interval = 1,
         max_models: Callable[[Sequence[int]], int] = lambda rounds: 0,
     ) -> None:
         self._setup, self._round = _names(calls.setup), _names((*calls.round, *calls.evaluation))
