@@ -57,7 +57,7 @@ def links() -> Built:
     data = as_links(random_data(20, 1_160_000, 200_000, 32), Links())
     algorithm = FedAvg(OnPairs(models.GCN(hidden=64)).build(32), parts=(LinkPrediction(),))
     partition = Column().cut(data, 0)
-    return Built(data, partition, algorithm, federation(data, partition, algorithm))  # type: ignore[arg-type]
+    return Built(data, partition, algorithm, federation(data, partition, algorithm))
 
 
 def triples() -> Built:
