@@ -102,7 +102,7 @@ def amounts_that_add_up(directory: Path, member: str, pay: Decimal) -> None:
     shown = document(whole, of_member(whole.table, member), "x", "y", run, date(2026, 11, 29))
     working = shown.sections[0].grid
     assert working is not None
-    *amounts, total = [Decimal(row[-1].replace(",", "").replace("\N{MINUS SIGN}", "-")) for row in working.rows]
+    *amounts, total = [Decimal(row[1].replace(",", "").replace("\N{MINUS SIGN}", "-")) for row in working.rows]
     assert sum(amounts) == total == pay
     assert shown.tiles[0].value.split()[0] == money(pay)
     assert len(shown.tiles) == MAX_TILES

@@ -285,7 +285,7 @@ def privacy_tile(entries: Sequence[Flow], costs: Iterable[Bound]) -> tuple[Tile,
         at = "" if bound.delta is None else f", δ = {bound.delta:g}"
         remark = f", which {bound.remark}" if bound.remark else ""
         texts.append(f"ε = {bound.epsilon:.3g}{at} per {bound.per}{remark}")
-        meanings.append(f"{texts[-1]}: exchanging one {bound.per} for another changes odds by e^ε at most")
+        meanings.append(f"{texts[-1]}: exchanging one {bound.per} for another changes likelihoods by e^ε at most")
     clause = f"with differential privacy ({'; '.join(texts)})" + (f", and {what} besides" if exact else "")
     epsilon = max(bound.epsilon for bound in largest.values())
     return Tile("Differential privacy", f"ε = {epsilon:.3g}", (*meanings, *notes)), clause

@@ -27,7 +27,7 @@ _MEANINGS = {
     "density": "Reward is the share of the joint update's entries that a member got.",
 }
 _AMOUNT = "A member is owed its share of the budget, in whole cents."
-_SUMS = "The sum is in the column “sum”, and amounts are in whole cents."
+_SUMS = "The budget of a round is {budget} {currency}; amounts are in whole cents."
 _SEALED = (
     "The hashes stand for the run (its configuration and every member's ledger) and for all lines of the whole "
     "statement. A member checks its lines, with its own ledger, by"
@@ -92,7 +92,8 @@ def document(whole: Account, table: pa.Table, about: str, command: str, run: Run
 
     # 3. The rule of pay, in words and with a member's numbers.
     metric = title_of(selection_metric_of(run.summary["metrics"]))
-    words = [whole.rule.words.format(metric=metric), _AMOUNT if whole.covers else _SUMS]
+    sums_text = _SUMS.format(budget=money(_budget(whole, 1)), currency=whole.terms.currency)
+    words = [whole.rule.words.format(metric=metric), _AMOUNT if whole.covers else sums_text]
     if not whole.covers:
         values = value_words(run.config)
         words.insert(0, f"r: {values}" if values else "r is the member's value in a round, by the algorithm.")
@@ -208,7 +209,7 @@ def _tiles(
 
 def _own_working(whole: Account, member: str, rows: list[Record]) -> Section:
     """How a member's amount follows, with its numbers, which add up to it."""
-    currency = whole.terms.currency
+    currency, head = whole.terms.currency, f"amount, {whole.terms.currency}"
     lines, total = list[dict[str, str]](), sum((row["pay"] for row in rows), Decimal())
     shown = Decimal()
     if whole.covers:
@@ -222,33 +223,29 @@ def _own_working(whole: Account, member: str, rows: list[Record]) -> Section:
         for one in chosen:
             amount = (Decimal(one.share) * budget).quantize(CENT)
             shown += amount
-            line = {
-                "from": one.source,
-                f"share of {money(budget)} {currency}": one.numbers,
-                "= share": f"{one.share:.6f}",
-            }
-            lines.append(line | {currency: money(amount)})
+            line = {"from": one.source, head: money(amount)}
+            lines.append(line | {f"share of {money(budget)} {currency}": one.numbers, "= share": f"{one.share:.6f}"})
     else:
         workings = PAYOFF.workings(pa.Table.from_pylist(rows, SCHEMA))
         budget, few = Decimal(whole.terms.cents).scaleb(-2), len(rows) <= MAX_WORKINGS
         for row in rows if few else rows[: MAX_WORKINGS - 1]:
-            line = {"round": str(row["round"])}
+            line = {"round": str(row["round"]), head: money(row["pay"])}
             known = workings.get(row["round"])
             for at, name in enumerate(("r", "mean of r before", "μ")):
                 line[name] = "-" if known is None else f"{known[at]:.6f}"
             divisor = whole.sums.get(row["round"])
-            line["sum of all r + μ"] = f"{divisor:.6f}" if divisor else "-"
-            lines.append(line | {f"{money(budget)} {TIMES} (r + μ) / sum, {currency}": money(row["pay"])})
+            lines.append(line | {"sum of all r + μ": f"{divisor:.6f}" if divisor else "-"})
             shown += row["pay"]
         if not few:
             last = dict.fromkeys(lines[0], "") | {"round": f"{rows[MAX_WORKINGS - 1]['round']} to {rows[-1]['round']}"}
-            lines.append(last | {[*last][-1]: money(total - shown)})
+            lines.append(last | {head: money(total - shown)})
             shown = total
     names = [*lines[0]]
     if shown != total:
-        lines.append(dict.fromkeys(names, "") | {names[0]: "rounding to whole cents", names[-1]: money(total - shown)})
-    lines.append(dict.fromkeys(names, "") | {names[0]: "owed", names[-1]: money(total)})
-    return Section("How the amount follows", grid=grid(lines, tuple(names[:2]) if whole.covers else (), 1))
+        lines.append(dict.fromkeys(names, "") | {names[0]: "rounding to whole cents", head: money(total - shown)})
+    lines.append(dict.fromkeys(names, "") | {names[0]: "owed", head: money(total)})
+    words = (names[0], names[2]) if whole.covers else (names[0],)
+    return Section("How the amount follows", grid=grid(lines, words, 1))
 
 
 def _total_line(name: str, rounds: str, row: Record, titles: Mapping[str, str], with_fines: bool) -> dict[str, str]:
