@@ -464,7 +464,9 @@ def test_small_graphs_of_a_run(tmp_path: Path, data_root: Path) -> None:
 
 def summary_of(**metrics: float) -> dict[str, Any]:
     named = {name.replace("__", "/"): value for name, value in metrics.items()}
-    return {"metrics": named | {"judged/auc": -1.0}, "shelf": {"local": {"boosting on own columns": 2}, "seconds": 1.0}}
+    shelf = {"local": {"boosting on own columns": 2}, "seconds": 1.0}
+    chosen = {"chosen_round": int(named["best_val/round"])} if "best_val/round" in named else {}
+    return {"metrics": named | {"judged/auc": -1.0}, "shelf": shelf} | chosen
 
 
 @pytest.mark.parametrize(

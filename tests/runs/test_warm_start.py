@@ -52,11 +52,11 @@ def begun(directory: Path, data: Dataset, algorithm: str = "fedavg", clients: in
 
 
 def trained(directory: Path, data: Dataset, algorithm: str = "fedavg") -> dict[str, torch.Tensor]:
-    """The weights that a run in `directory` ends with."""
+    """The weights of the chosen round of a run in `directory`."""
     made = ALGORITHMS[algorithm](GCN(hidden=4).build(data.features, data.classes))
     fed = fedweave.federation(data, Random(3).cut(data, 0), made)
-    *_, last = fedweave.train(made, fed, 2, out=directory)
-    return weights(last.state)
+    rounds = list(fedweave.train(made, fed, 2, out=directory))
+    return weights(rounds[int(rounds[-1].summary["best_val/round"]) - 1].state)
 
 
 def named(columns: str, labels: tuple[str, ...] = ("good", "bad")) -> Dataset:
