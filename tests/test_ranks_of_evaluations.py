@@ -27,7 +27,7 @@ from fedweave.privacy.accountant import bounds
 from tests.contract.federations import algorithm as registered
 from tests.contract.federations import federation as people
 from tests.links.test_links import random_data
-from tests.targets import numbers
+from tests.targets import numbers, several_labels
 
 ROUNDS = 6
 DOCUMENT: dict[str, Any] = {
@@ -177,6 +177,25 @@ def test_numbers_keep_their_errors() -> None:
     for whole, some in zip(*results, strict=True):
         check_subset(some, whole)
     assert results[0][-1].summary == results[1][-1].summary
+
+
+@pytest.mark.parametrize("kind", ["labels", "numbers"])
+def test_the_chosen_round_has_all_metrics_of_each_target(kind: str) -> None:
+    data = several_labels("node", count=120) if kind == "labels" else numbers(count=120, targets=2)
+    judging = Judging(metric="accuracy" if kind == "labels" else "auto")
+    results = []
+    for ranks in ("all", "needed"):
+        algorithm = FedAvg(GCN(hidden=8).build(5, data.outputs), local_steps=3, lr=0.1)
+        fed = federation(data, Random(clients=3).cut(data, 0), algorithm)
+        results.append([*train(algorithm, fed, 12, judging=replace(judging, ranks=ranks))])
+    whole, some = results
+    assert some[-1].summary == whole[-1].summary
+    best = int(some[-1].summary["best_val/round"])
+    assert best not in (1, 12)
+    assert any(name.startswith("best_val/per_target/") for name in some[-1].summary)
+    later = some[-1].reranked
+    assert later is not None
+    assert rows(some[best - 1]) | rows(replace(some[-1], metrics=later)) == rows(whole[best - 1])
 
 
 def test_where_groups_are_compared_every_metric_is_in_every_evaluation() -> None:

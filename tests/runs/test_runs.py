@@ -133,6 +133,7 @@ def test_summary_has_the_promised_keys_and_the_last_rounds_numbers(whole: Path) 
         "clients",
         "devices",
         "rounds",
+        "eval_every",
         "chosen_round",
         "seed",
         "seconds",

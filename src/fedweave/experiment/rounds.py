@@ -150,9 +150,10 @@ def train(
         UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
             that no checkpoint can hold.
     """
-    if rounds < 1 or (isinstance(eval_every, int) and eval_every < 0):
+    if rounds < 1 or (eval_every != AUTO and (not isinstance(eval_every, int) or eval_every < 0)):
         raise UserError(
-            f"rounds is {rounds} and eval_every {eval_every}; rounds must be at least 1, eval_every at least 0.",
+            f"rounds is {rounds} and eval_every {eval_every!r}; rounds must be at least 1, eval_every 'auto' or a "
+            "whole number of at least 0.",
             code="user.rounds",
         )
     give_defaults(type(algorithm))
@@ -289,14 +290,14 @@ class _Evaluator:
         entries, rows = dict(best), None
         if entries.pop(UNSORTED, None):
             evaluation = self._score_again(number, state, "all")
-            rows, sorted_metrics, *_ = measure(number, evaluation, self.judging, before, False, self.skip_diverged)
-            for name, value in sorted_metrics.items():
+            again = measure(number, evaluation, self.judging, before, False, self.skip_diverged)
+            rows = again.rows
+            for name, value in (again.summary | again.each).items():
                 is_new = f"{BEST}/{name}" not in best or any(metric in name for metric in OF_ORDER)
                 if name.startswith(OF_A_ROUND) and is_new:
                     entries[f"{BEST}/{name}"] = value
-            rows = rows.filter(
-                pc.match_substring_regex(rows["metric"], "|".join((*OF_ORDER, f"{POSITIVES}/", "within/")))
-            )
+            names = (*OF_ORDER, f"{POSITIVES}/", "within/", "labels")
+            rows = rows.filter(pc.match_substring_regex(rows["metric"], "|".join(names)))
         totals = _totals(self._pooled_metrics(state, measured, None))
         return rows, entries | {f"{BEST}/{name}": value for name, value in totals.items()}
 
@@ -331,7 +332,7 @@ class _Evaluator:
         return any(spec.mechanisms for step in steps for spec in step_info(step).sends.values())
 
     def _score_again(self, number: int, state: Tree, ranks: Ordering) -> Evaluation:
-        """`_score` of models whose evaluation the ledger has already."""
+        """`_score` of models whose evaluation the ledger has already; what it adds to that one is not recorded."""
         mark = self.fed.ledger.mark()
         evaluation = self._score(number, state, ranks)
         self.fed.ledger.rewind(mark)

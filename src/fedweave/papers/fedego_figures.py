@@ -52,7 +52,8 @@ def of_client(client: int, metric: str, split: str, unit: str) -> Quantity:
     """
 
     def value(run: Path) -> float | None:
-        scores = _read_run(run).clients(metric, split)
+        read = _read_run(run)
+        scores = read.clients(metric, split, read.last_evaluation)
         if scores:
             return scores.get(read_table(run, PARTITION)["client"][client].as_py())
         number: float | None = summary(run)["metrics"].get(metric.replace("global_test/", "global/"))

@@ -37,8 +37,8 @@ def fairness() -> Quantity:
                 f"the clients of {run} and of {baseline} hold other data; they cannot be compared.",
                 code="paper.other-data",
             )
-        local_accuracy = reference.clients("accuracy")
-        accuracy = together.clients("accuracy")
+        local_accuracy = reference.clients("accuracy", round=reference.last_evaluation)
+        accuracy = together.clients("accuracy", round=together.last_evaluation)
         clients = sorted(local_accuracy.keys() & accuracy.keys())
         local_values = np.array([local_accuracy[client] for client in clients])
         values = np.array([accuracy[client] for client in clients])

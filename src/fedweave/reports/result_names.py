@@ -249,8 +249,9 @@ def place(name: str) -> str:
 
 
 def entry(name: str) -> Metric | None:
-    """The description of a number, found by its whole name or else by the last component; None of an unknown one."""
-    for key in (name, name.rpartition("/")[2]):
+    """The description of a number, found by its name in its round or else by the last component; None of an unknown
+    one."""
+    for key in (name, name.removeprefix("best_val/"), name.rpartition("/")[2]):
         known = RESULTS.get(key) or METRICS.get(key)
         if known is not None:
             return known
