@@ -194,8 +194,8 @@ def test_the_chosen_round_has_all_metrics_of_each_target(kind: str) -> None:
     assert best not in (1, 12)
     assert any(name.startswith("best_val/per_target/") for name in some[-1].summary)
     later = some[-1].reranked
-    assert later is not None
-    assert rows(some[best - 1]) | rows(replace(some[-1], metrics=later)) == rows(whole[best - 1])
+    rows_later = {} if later is None else rows(replace(some[-1], metrics=later))
+    assert rows(some[best - 1]) | rows_later == rows(whole[best - 1])
 
 
 def test_where_groups_are_compared_every_metric_is_in_every_evaluation() -> None:

@@ -19,6 +19,8 @@ from fedweave.metrics.selection import (
     OF_RANKS,
     PLAIN,
     POSITIVES,
+    RARE_OF_MANY,
+    RARE_OF_TWO,
     RAREST,
     REFERENCE,
     RMSE,
@@ -206,7 +208,7 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
         sentences["tied"] = TIED_SENTENCE.format(f"{metrics[TIED]:g}")
     if metrics.get(RAREST) is not None:
         by_metric = ""
-        if metric != PLAIN:
+        if metric in (RARE_OF_TWO, RARE_OF_MANY):
             by_metric = f" So the selection metric is {title_of(metric)}: for the best round, gains, comparisons."
         sentences["rare"] = (
             f"the rarest class has {metrics[RAREST]:.1%} of the training examples: a model that never predicts it has "
