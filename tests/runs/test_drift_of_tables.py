@@ -13,7 +13,7 @@ from scipy.stats import ks_2samp
 from typer.testing import CliRunner
 
 from fedweave.accounts.document import MAX_TILES
-from fedweave.apply.drift import drift
+from fedweave.apply.drift import NewValues, Shift, TableDrift, drift
 from fedweave.apply.histograms import Reference
 from fedweave.apply.scorer import scorer_at
 from fedweave.cli import app
@@ -180,6 +180,55 @@ def test_the_page_says_what_moved_and_what_to_do(bank: Path) -> None:
     scores = replace(moved, shifts=tuple(one._replace(stability=9.0) for one in moved.shifts if one.of == "score"))
     advice = {document(one).tiles[-2].value for one in (moved, replace(same, flagged=None), scores)}
     assert len(advice) == 3
+
+
+def by_hand(columns: dict[str, float], scores: dict[str, float], new: bool = False) -> TableDrift:
+    """Drift with these stability indices, of which those above .25 are drift."""
+    shifts = []
+    for of, part in (("node", columns), ("score", scores)):
+        shifts += [Shift(name, of, "numbers", index, 0.1, None, ("1", 0.5, 0.4)) for name, index in part.items()]
+    shifts.sort(key=lambda one: -one.stability)
+    values = (NewValues("job", "node", ("pilot",), 2, 100),) if new else ()
+    about = ("m", "global", "r", "may", "2026-05-01T00:00:00+00:00", 0.25, (400, 100), 100, True)
+    return TableDrift(*about, tuple(shifts), values, None)
+
+
+STILL, MOVED = 0.01, 0.9
+BY_HAND: list[tuple[TableDrift, int, str, str]] = [
+    (by_hand({"a": STILL, "b": STILL}, {"score": STILL}), 1, "0 of 2", "nothing"),
+    (by_hand({"a": STILL, "b": STILL}, {}), 1, "0 of 2", "nothing"),
+    (by_hand({"a": STILL}, {"score": STILL}), 1, "0 of 1", "nothing"),
+    (by_hand({"a": STILL}, {"score": STILL}, new=True), 0, "0 of 1", "look at it"),
+    (by_hand({}, {"score": STILL}), 0, "none to compare", "look at it"),
+    (by_hand({}, {}), 0, "none to compare", "look at it"),
+    (by_hand({"a": MOVED, "b": STILL}, {"score": STILL}), -1, "1 of 2", "look at it"),
+    (by_hand({"a": MOVED}, {}), -1, "1 of 1", "look at it"),
+    (by_hand({"a": MOVED}, {"score": MOVED}), -1, "1 of 1", "retrain"),
+    (by_hand({"a": STILL, "b": STILL}, {"score": MOVED}), -1, "0 of 2", "retrain"),
+    (by_hand({}, {"score": MOVED}), -1, "none to compare", "retrain"),
+]
+
+
+@pytest.mark.parametrize(("found", "sign", "moved", "advice"), BY_HAND)
+def test_verdict_sign_and_advice_agree(found: TableDrift, sign: int, moved: str, advice: str) -> None:
+    shown = document(found)
+    assert (shown.sign, shown.tiles[0].value, shown.tiles[-2].value) == (sign, moved, advice)
+    scored = any(one.of == "score" for one in found.shifts)
+    assert ("score" in shown.verdict, "Score" in [one.title for one in shown.tiles]) == (scored, scored)
+    assert ("data has moved" in shown.verdict) == any(one.of != "score" for one in found.alarms)
+    assert ("no drift" in shown.verdict.lower()) == (moved != "none to compare" and not found.alarms)
+    for odd in ("1 of 1", "any of 0", "any of 1 "):
+        assert odd not in shown.verdict
+
+
+def test_the_tile_of_the_score_is_of_one_that_moved() -> None:
+    """The class has the larger index, and only the probability, whose chance is smaller, moved beyond chance."""
+    found = by_hand({"a": STILL}, {"predicted class": 0.9, "probability": 0.5})
+    first, *others = found.shifts
+    shown = document(replace(found, shifts=(first._replace(chance=1.0), *others)))
+    [tile] = [one for one in shown.tiles if one.title == "Score"]
+    assert tile.value == "moved"
+    check_facts(tile.notes[0], "probability", "0.50")
 
 
 def test_flagged_examples_change_beyond_chance_by_hand(bank: Path) -> None:

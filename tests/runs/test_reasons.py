@@ -1,6 +1,7 @@
 """Reasons for one score: what is left out is scored as changed data from scratch; planted reasons come first."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from fedweave.experiment.runs.files import SCORER
 from fedweave.experiment.runs.outputs import probabilities
 from fedweave.experiment.runs.trained import finished_config
 from fedweave.python.training import load_run
+from fedweave.reports.explanation import page
 from tests import commands
 from tests.refusals import check_facts, refusal
 from tests.runs.test_edges_as_examples import tables as transfers
@@ -533,3 +535,13 @@ def test_small_effects_on_sure_scores_are_shown_with_two_digits() -> None:
         "0.99876",
         "0.999170",
     ]
+
+
+def test_only_edges_that_end_at_a_neighbor_of_the_same_effect_are_left_out() -> None:
+    """Node 1 is no end of the edge 10 — 12, whose name begins with it, and an edge without effect lowers nothing."""
+    named = (("neighbor", "1", 0.2), ("edge", "1 — 10", 0.2), ("edge", "10 — 12", 0.2), ("edge", "2 — 3", 0.0))
+    found = tuple(Reason(kind, name, "", "", 0.5 - effect, effect) for kind, name, effect in named)
+    shown = page(Explanation("a", "node", "10", "probability of fraud", 0.5, None, "leave-out", "the median", found))
+    assert "edge 10 — 12" in shown
+    assert "edge 1 — 10" not in shown
+    assert re.search(r"\b3 raise it, 0 lower it", shown)

@@ -158,6 +158,22 @@ def test_the_site_and_the_server_sign_it_and_a_change_is_found(site: Path, tmp_p
     commands.run("compliance", kept, code=2)
 
 
+def test_a_report_of_an_earlier_version_is_not_called_changed(site: Path, tmp_path: Path) -> None:
+    """Its document lacks what later ones have, so that no signature fits; it can be written again in its place."""
+    kept = tmp_path / "report.json"
+    write_report(kept, Report(of_site(site)).sign(site))
+    earlier = json.loads(kept.read_text()) | {"kind": "fedweave compliance report"}
+    for name in ("subtitle", "verdict", "sign", "tiles"):
+        del earlier["document"][name]
+    kept.write_text(json.dumps(earlier))
+    for authority in (None, site / "startup"):
+        with refusal("report.earlier"):
+            read_report(kept, authority)
+    assert "changed" not in commands.run("compliance", kept, code=2)
+    commands.run("compliance", site, "-o", kept.with_suffix(".html"))
+    assert read_report(kept, site / "startup").signatures
+
+
 def self_made(folder: Path, name: str, days: tuple[int, int]) -> Identity:
     """One of a certificate that its own key has issued, valid between these days from now."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)

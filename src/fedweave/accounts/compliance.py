@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.filesize import decimal
 
-from fedweave.accounts.document import Document, Section, Tile, grid
+from fedweave.accounts.document import MAX_NAMED, Document, Section, Tile, grid
 from fedweave.accounts.ledger import (
     UNTOLD,
     WAYS,
@@ -52,7 +52,6 @@ FOOT = (
 )
 _PLACES = {TRAINING: 0, EVALUATION: 2, SETUP: 3, "": 4}  # order of purposes in a table; any other is 1
 _MAX_ROWS = 60  # members whose ε is a line of its own
-MAX_NAMED = 3  # keys that a tile names
 FRAMING_WORDS = "names and framing of messages"
 
 

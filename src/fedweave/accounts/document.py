@@ -11,6 +11,7 @@ from rich.markup import escape as escape_rich
 from fedweave.core.text import printable
 
 MAX_TILES = 5  # of a page
+MAX_NAMED = 3  # columns, members or the like that a tile names
 
 
 def plain_text(text: object) -> str:

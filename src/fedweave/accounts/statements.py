@@ -210,7 +210,7 @@ def _whole_run(run: Run) -> tuple[StatementRound, Rule, dict[str, Working]]:
     if measured:
         of_each = [rule.shares(basis_of([number])) for number in rounds]
         divided = [one for one in of_each if not bool(one.isnan().any())]
-        of_rounds = torch.stack([limit_shares(one, sizes, pay.cap) if pay.cap else one for one in divided or of_each])
+        of_rounds = torch.stack([limit_shares(one, sizes, pay.cap) if pay.cap else one for one in divided])
     order = sorted(range(len(members)), key=members.__getitem__)
     explanations, workings = [], {}
     for index in order:

@@ -11,6 +11,7 @@ from fedweave.core.types import Record
 
 Method: TypeAlias = Literal["leave-out", "gradients"]
 METHODS: tuple[str, ...] = get_args(Method)
+WAYS = ("—", "→")  # between the ends of an edge in its name, without and with a direction
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedweave.apply.case import Case
-from fedweave.apply.explanation import SmallGraph
+from fedweave.apply.explanation import WAYS, SmallGraph
 from fedweave.apply.neighborhood import Neighborhood
 from fedweave.apply.typical import edge_columns, node_columns
 from fedweave.core.graph import TRAIN
@@ -71,8 +71,8 @@ class Surroundings:
     def edge_name(self, edge: int) -> str:
         """The name of an edge of the neighborhood."""
         first, second = self.near.ends[:, edge].tolist()
-        way = "→" if self.near.edge_attrs is not None and self.near.edge_attrs.directed else "—"
-        return f"{self.node_name(first)} {way} {self.node_name(second)}"
+        directed = self.near.edge_attrs is not None and self.near.edge_attrs.directed
+        return f"{self.node_name(first)} {WAYS[directed]} {self.node_name(second)}"
 
     def pair_name(self) -> str:
         """The name of the pair of nodes that is the example; "" where it is not one."""

@@ -1,8 +1,9 @@
 """The page about how far new tables moved from what a model was trained on."""
 
 import math
+from typing import NamedTuple
 
-from fedweave.accounts.document import Document, Section, Tile, grid
+from fedweave.accounts.document import MAX_NAMED, Document, Section, Tile, grid
 from fedweave.apply.drift import Shift, TableDrift
 from fedweave.core.text import capitalized, counted
 from fedweave.metrics.measured import GLOBAL
@@ -10,7 +11,7 @@ from fedweave.reports.cells import NONE
 
 FIRST = 10  # columns in the table that comes first
 MAX_COLUMNS = 200  # on a page
-MAX_NAMED = 3  # columns that a tile names
+_NO_COLUMN = "no column can be compared"
 SIGNIFICANT = 2.58  # standard errors, beyond which chance explains a difference of shares in 1 of 100 checks
 OF = {"node": "column of nodes", "edge": "column of edges", "score": "score"}
 _HOW = (
@@ -30,25 +31,43 @@ def headline(drift: TableDrift) -> str:
 
 
 def _verdict(drift: TableDrift) -> str:
-    columns, scores = _parts(drift)
-    moved, moved_scores = ([one for one in part if one.exceeds(drift.threshold)] for part in (columns, scores))
+    columns, scores, moved, moved_scores = _parts(drift)
     beyond = f"beyond a PSI of {drift.threshold:g}"
-    flagged = flagged_change(drift)
-    if not moved and not moved_scores:
-        but = f", but flagged examples went from {flagged}" if flagged else ""
-        return f"no drift: neither the score nor any of {counted(len(columns), 'column')} moved {beyond}{but}."
-    data = "no column moved"
     if moved:
-        largest = f"{moved[0].name} most (PSI {moved[0].stability:.2f})"
-        data = f"{len(moved)} of {counted(len(columns), 'column')} moved {beyond}, {largest}"
-    score = "the score moved" + (" too" if moved else "") if moved_scores else "the score did not move"
-    return f"the data has moved: {data}; {score}."
+        which = f"{len(moved)} of {len(columns):,} columns" if len(columns) > 1 else "the one column"
+        most = " most" if len(moved) > 1 else ""
+        data = f"the data has moved: {which} moved {beyond}, {moved[0].name}{most} (PSI {moved[0].stability:.2f})"
+        score = "the score moved too" if moved_scores else "the score did not move"
+        return f"{data}; {score}." if scores else f"{data}."
+    if moved_scores:
+        return "the score has moved, though no column has." if columns else f"the score has moved; {_NO_COLUMN}."
+    flagged, but = flagged_change(drift), []
+    but += [f"flagged examples went from {flagged}"] if flagged else []
+    but += [f"there are new values in {counted(len(drift.new), 'column')}"] if drift.new else []
+    if not columns:
+        still = f"{_NO_COLUMN}; the score did not move {beyond}" if scores else _NO_COLUMN
+    elif scores:
+        some = f"any of {len(columns):,} columns" if len(columns) > 1 else "the one column"
+        still = f"no drift: neither the score nor {some} moved {beyond}"
+    else:
+        still = f"no drift: no column moved {beyond}"
+    return f"{still}{', but ' * bool(but)}{' and '.join(but)}."
 
 
-def _parts(drift: TableDrift) -> tuple[list[Shift], list[Shift]]:
-    """The columns, and the scores."""
+class _Parts(NamedTuple):
+    """The columns and the scores, and those of both beyond the threshold."""
+
+    columns: list[Shift]
+    scores: list[Shift]
+    moved: list[Shift]
+    moved_scores: list[Shift]
+
+
+def _parts(drift: TableDrift) -> _Parts:
+    columns = [one for one in drift.shifts if one.of != "score"]
     scores = [one for one in drift.shifts if one.of == "score"]
-    return [one for one in drift.shifts if one.of != "score"], scores
+    moved, moved_scores = ([one for one in part if one.exceeds(drift.threshold)] for part in (columns, scores))
+    return _Parts(columns, scores, moved, moved_scores)
 
 
 def flagged_change(drift: TableDrift) -> str:
@@ -142,18 +161,24 @@ def document(drift: TableDrift) -> Document:
         sections=tuple(sections),
         subtitle=f"{now:,} new examples against {before:,} of training · {model} · {drift.at[:10]}",
         verdict=capitalized(_verdict(drift)),
-        sign=-1 if drift.alarms else 0 if flagged_change(drift) else 1,
+        sign=_sign(drift),
         tiles=_tiles(drift),
     )
 
 
+def _sign(drift: TableDrift) -> int:
+    if drift.alarms:
+        return -1
+    return 0 if drift.new or flagged_change(drift) or not _parts(drift).columns else 1
+
+
 def _tiles(drift: TableDrift) -> tuple[Tile, ...]:
     """Which columns, how far, the score, what to do, and since when."""
-    columns, scores = _parts(drift)
-    moved, moved_scores = ([one for one in part if one.exceeds(drift.threshold)] for part in (columns, scores))
+    columns, scores, moved, moved_scores = _parts(drift)
     names = [f"{one.name}: PSI {one.stability:.2f}" for one in moved[:MAX_NAMED]]
     names += [f"and {len(moved) - MAX_NAMED:,} more"] if len(moved) > MAX_NAMED else []
-    tiles = [Tile("Columns that moved", f"{len(moved):,} of {len(columns):,}", tuple(names))]
+    count = f"{len(moved):,} of {len(columns):,}" if columns else "none to compare"
+    tiles = [Tile("Columns that moved", count, tuple(names))]
     if drift.shifts:
         top = drift.shifts[0]
         bin_name, before, now = top.moved
@@ -161,25 +186,30 @@ def _tiles(drift: TableDrift) -> tuple[Tile, ...]:
         chance = f"large above {drift.threshold:g}; up to {top.chance:.2f} by chance"
         tiles.append(Tile("Largest shift", f"PSI {top.stability:.2f}", (top.name, change, chance)))
     if scores:
-        score = scores[0]
-        lines = [f"PSI {score.stability:.2f}; up to {score.chance:.2f} by chance"]
+        score = (moved_scores or scores)[0]
+        name = f"{score.name}: " if len(scores) > 1 else ""
+        lines = [f"{name}PSI {score.stability:.2f}; up to {score.chance:.2f} by chance"]
         if drift.flagged is not None:
             was, share = map(_percent, drift.flagged)
             beyond = ", beyond chance" if flagged_change(drift) else ""
             lines.append(f"flagged: {was} before, {share} now{beyond}")
         tiles.append(Tile("Score", "moved" if moved_scores else "not moved", tuple(lines)))
-    tiles.append(_advice(drift, moved, moved_scores))
+    tiles.append(_advice(drift))
     when = "this compares one set of tables with training: run it on the tables of each month"
     return (*tiles, Tile("Since when", "not known", (when,)))
 
 
-def _advice(drift: TableDrift, moved: list[Shift], moved_scores: list[Shift]) -> Tile:
+def _advice(drift: TableDrift) -> Tile:
+    columns, scores, moved, moved_scores = _parts(drift)
     title, labels = "What to do", "measure new labels: `fedweave predict RUN --data DIR`"
     if moved_scores:
         return Tile(title, "retrain", ("with new data, once you have excluded an error in it", labels))
     if moved or drift.new:
         name = moved[0].name if moved else drift.new[0].column
-        return Tile(title, "look at it", (f"is {name} right? Scores have not moved yet", labels))
+        still = " Scores have not moved yet" if scores else ""
+        return Tile(title, "look at it", (f"is {name} right?{still}", labels))
     if flagged_change(drift):
         return Tile(title, "look at it", ("more or fewer examples are flagged", labels))
+    if not columns:
+        return Tile(title, "look at it", (_NO_COLUMN, labels))
     return Tile(title, "nothing", ("check the next tables, too",))

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse.csgraph import shortest_path
 
 from fedweave.accounts.document import Tile, print_line
-from fedweave.apply.explanation import Explanation, Reason, SmallGraph
+from fedweave.apply.explanation import WAYS, Explanation, Reason, SmallGraph
 from fedweave.core.text import capitalized
 from fedweave.core.types import Record
 from fedweave.datasets.molecules import coordinates
@@ -61,9 +61,14 @@ def _distinct(reasons: Sequence[Reason]) -> list[Reason]:
     result = []
     for reason in reasons:
         same = neighbors[round(reason.effect, DIGITS)] if reason.kind == "edge" else []
-        if not any(name in reason.name for name in same):
+        if not any(_is_end(name, reason.name) for name in same):
             result.append(reason)
     return result
+
+
+def _is_end(node: str, edge: str) -> bool:
+    """Whether a node is an end of an edge, by their names."""
+    return any(edge.startswith(f"{node} {way} ") or edge.endswith(f" {way} {node}") for way in WAYS)
 
 
 def _verdict(explanation: Explanation) -> str:
@@ -101,7 +106,7 @@ def _tiles(explanation: Explanation) -> tuple[Tile, ...]:
         typical = f"typical: {reason.typical}" if reason.typical else ""
         way = "Raises it" if reason.effect >= 0 else "Lowers it"
         tiles.append(Tile(way, effect_text(explanation, reason.effect), (value, typical)))
-    around = [reason for reason in explanation.reasons if reason.kind != "column"]
+    around = [reason for reason in explanation.reasons if reason.kind != "column" and reason.effect]
     noun = "Neighbors and edges"
     if explanation.graph is not None:
         noun = "Atoms and bonds" if explanation.graph.smiles else "Nodes and edges"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rich.filesize import decimal
 
 from fedweave.accounts.compliance import Disclosure
-from fedweave.accounts.document import Tile
+from fedweave.accounts.document import MAX_NAMED, Tile
 from fedweave.accounts.verdict import Verdict, short, signed
 from fedweave.core.text import capitalized, counted
 from fedweave.core.types import CLASS, EVALUATION, FRAMING, TRAINING
@@ -41,7 +41,6 @@ from fedweave.reports.notes import GLOBAL_TEST
 from fedweave.reports.paired import MIN_SEEDS, interval
 from fedweave.reports.verdict import TRAIN_ALONE, joint_value, verdict_of
 
-MAX_NAMED = 3  # members, or messages, that a tile names
 _PURPOSES = {TRAINING: "left", EVALUATION: "for evaluation"}
 _SCORES = {"own": "scores of each member's model", "trained": "scores after its training"}  # parts of messages
 _ALONE = (f"{ALONE}/local", f"{SHELF}/local", f"{SHELF_JOINT}/local", f"{SHELF}/pooled")

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from fedweave.sites.protocols.identity import Authority, Identity
 
 
-KIND = "fedweave compliance report"
+KIND = "fedweave compliance report 2"  # counts up with the contents of a `Document`, all of which are signed
+_EARLIER = ("fedweave compliance report",)
 _HOW_TO_CHECK = (
     "Each signature is of the SHA-256 of this report's contents, by the key of the certificate whose fingerprint is "
     "shown. fedweave compliance REPORT.json checks that, and with --authority that the project's authority issued the "
@@ -114,7 +115,7 @@ class Report:
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write a report as JSON. The file may replace only an earlier report.
+    """Write a report as JSON. The file may replace only an earlier report, also of an earlier version of fedweave.
 
     Raises:
         UserError: the file exists and is not a report.
@@ -133,12 +134,19 @@ def read_report(path: Path, authority: Path | None = None, by: str = "") -> Repo
     (`Document.signer`) has to have signed it, and so has `by`; a report that names no signer needs `by`.
 
     Raises:
-        UserError: the file is not a report; a signature does not fit the report, or its certificate is not from that
-            authority; or an `authority` is given and a signature is missing.
+        UserError: the file is not a report, or one of an earlier version; a signature does not fit the report, or its
+            certificate is not from that authority; or an `authority` is given and a signature is missing.
     """
     from fedweave.sites.protocols.identity import read_root
 
-    report, root = _parse(path), None if authority is None else read_root(authority)
+    report = _parse(path)
+    if report.kind != KIND:
+        raise UserError(
+            f"{path} was written by an earlier version of fedweave, which signed other contents, so that its "
+            "signatures cannot be checked. Ask for it to be written and signed again.",
+            code="report.earlier",
+        )
+    root = None if authority is None else read_root(authority)
     required = sorted({report.document.signer, by} - {""})
     signers = {one.name for one in report.signatures}
     missing = [name for name in required if name not in signers]
@@ -162,7 +170,7 @@ def read_report(path: Path, authority: Path | None = None, by: str = "") -> Repo
 def _parse(path: Path) -> Report:
     try:
         report: Report = TypeAdapter(Report).validate_json(read(path))
-        if report.kind != KIND:
+        if report.kind not in (KIND, *_EARLIER):
             raise ValueError("it says to be of another kind")
     except (ValidationError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not a report that `fedweave compliance` wrote ({type(error).__name__}).") from error
