@@ -32,7 +32,7 @@ def headline(drift: TableDrift) -> str:
 
 def _verdict(drift: TableDrift) -> str:
     columns, scores, moved, moved_scores = _parts(drift)
-    beyond = f"beyond a PSI of {drift.threshold:g}"
+    beyond = f"beyond a PSI of {drift.threshold:g} and beyond chance"
     if moved:
         which = f"{len(moved)} of {len(columns):,} columns" if len(columns) > 1 else "the one column"
         most = " most" if len(moved) > 1 else ""
