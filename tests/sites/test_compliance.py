@@ -105,6 +105,8 @@ def test_it_says_what_is_spent_and_left_and_under_which_policy(site: Path) -> No
     privacy, policy, refusals = found.tiles[1:]
     assert (privacy.value, policy.value, refusals.value, found.sign) == ("none", "yes", "2", 0)
     check_facts(refused.warnings[1], "IndexError")
+    assert len(refusals.notes) == 2
+    check_facts(refusals.notes[0], "policy.deny")
 
 
 def test_a_cap_that_is_lowered_afterwards_is_no_longer_kept(site: Path, tmp_path: Path) -> None:

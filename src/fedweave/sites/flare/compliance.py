@@ -6,12 +6,12 @@ reports with the keys of their certificates. The signatures are kept as JSON."""
 import json
 import re
 from base64 import b64decode, b64encode
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
@@ -196,7 +196,7 @@ def _message_to_sign(document: Document, name: str, at: str) -> bytes:
 
 
 BEYOND = "beyond a cap of its present policy"
-MAX_REFUSALS = 2  # in a tile
+MAX_REASONS = 2  # of refusals, in a tile
 _ALWAYS = ("epsilon", "bytes", "min_nodes", "min_sites")  # rules that the report shows even with default values
 
 
@@ -262,7 +262,8 @@ def of_site(folder: Path, run: str = "") -> Document:
     lines = [f"{note.get('asked')}: {note.get('why')}" for one in runs for note in one.refused]
     if lines:
         verdict += f" {counted(len(lines), 'request')} {'was' if len(lines) == 1 else 'were'} refused."
-    shown = tuple(shorten(line, 90, placeholder=" …") for line in lines[:MAX_REFUSALS])
+    reasons = Counter(_reason(note) for one in runs for note in one.refused)
+    shown = tuple(f"{times:,} by {reason}" for reason, times in reasons.most_common(MAX_REASONS))
     damaged = sum(one.damaged for one in runs)
     warnings = [f"{capitalized(summary.lost)}."] if summary.lost else []
     if damaged:
@@ -302,6 +303,12 @@ def of_site(folder: Path, run: str = "") -> Document:
             Tile("Refused", f"{len(lines):,}" if lines else "nothing", shown),
         ),
     )
+
+
+def _reason(refusal: Record) -> str:
+    """The rule of the policy that refused a request; of other errors only that there was one."""
+    rule = re.match(r"policy\.\w+", str(refusal.get("why")))
+    return rule[0] if rule else "other checks"
 
 
 def certificate_name(folder: Path) -> str:
