@@ -99,7 +99,7 @@ def test_it_says_what_is_spent_and_left_and_under_which_policy(site: Path) -> No
     assert next(row for what, row in cost.items() if what.startswith("ε"))["spent"] == "none holds"
     rules = {row["rule"]: row["value"] for row in table(found, "Policy in force")[1]}
     assert (rules["bytes"], rules["min_sites"], rules["epsilon"]) == ("5,000,000", "3", "not set")
-    check_facts(table(found, "Changes")[1][0]["what"], "bytes, min_sites tightened")
+    check_facts(table(found, "Changes")[1][0]["what"], "bytes tightened: not set → 5,000,000", "min_sites tightened")
     refused = next(one for one in found.sections if one.heading == "What was refused")
     assert len(refused.warnings) == 2
     privacy, policy, refusals = found.tiles[1:]

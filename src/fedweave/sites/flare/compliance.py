@@ -30,6 +30,7 @@ from fedweave.sites.flare.folder import SITE_FILE
 from fedweave.sites.flare.journal import now
 from fedweave.sites.flare.machine import About, read_about
 from fedweave.sites.flare.policy import replies_of
+from fedweave.sites.flare.policy_changes import value_text
 from fedweave.sites.flare.sitefile import Rules
 
 if TYPE_CHECKING:
@@ -400,16 +401,8 @@ def _policy(rules: Rules) -> Section:
     rows = list[dict[str, str]]()
     for name, value in values.items():
         meaning = re.sub(r" \(?`[^`]*`\)?", "", texts[name])  # without the names in "(`policy.deny`)"
-        rows.append({"rule": name, "value": _value(value), "what it means": meaning})
+        rows.append({"rule": name, "value": value_text(value), "what it means": meaning})
     digest = sha256(json.dumps(rules.plain(), sort_keys=True).encode()).hexdigest()
     text = f"Enforced by the site itself before anything is sent. SHA-256 of what is set: {digest}."
     hint = f"{counted(len(rows), 'rule')}, with their meaning"
     return Section("Policy in force", (text,), grid=grid(rows, ("rule", "value", "what it means")), hint=hint)
-
-
-def _value(setting: object) -> str:
-    if isinstance(setting, dict):
-        return ", ".join(f"{key} = {value}" for key, value in setting.items())
-    if isinstance(setting, list | tuple):
-        return ", ".join(map(str, setting))
-    return "not set" if setting is None else f"{setting:,}"
