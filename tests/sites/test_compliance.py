@@ -117,6 +117,21 @@ def test_a_cap_that_is_lowered_afterwards_is_no_longer_kept(site: Path, tmp_path
     assert (found.sign, found.tiles[2].value) == (-1, "no")
 
 
+def test_a_policy_that_was_another_one_at_a_run_is_named_with_its_rules(site: Path, tmp_path: Path) -> None:
+    """The site's owner added bytes and min_sites between r1 and r2, and now demands a secure sum."""
+    section = "Policy in force"
+    assert not next(one for one in of_site(site, "r2").sections if one.heading == section).warnings
+    check_facts(" ".join(of_site(site).tiles[2].notes), "r1", "bytes, min_sites")
+    copy = Path(shutil.copytree(site, tmp_path / "bank-b"))
+    file = copy / "site.toml"
+    file.write_text(file.read_text().replace("bytes = 5000000", 'bytes = 5000000\nsecure_sum = ["update"]'))
+    for run, names in (("r1", "secure_sum, bytes, min_sites"), ("r2", "secure_sum")):
+        found = of_site(copy, run)
+        check_facts(" ".join(found.tiles[2].notes), run, names)
+        (warning,) = next(one for one in found.sections if one.heading == section).warnings
+        check_facts(warning, run, "secure_sum tightened: not set → update")
+
+
 def test_to_check_a_report_writes_nothing(site: Path, tmp_path: Path) -> None:
     kept = tmp_path / "report.json"
     write_report(kept, Report(of_site(site)).sign(site))

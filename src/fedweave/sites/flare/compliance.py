@@ -6,7 +6,8 @@ reports with the keys of their certificates. The signatures are kept as JSON."""
 import json
 import re
 from base64 import b64decode, b64encode
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from hashlib import sha256
@@ -25,12 +26,12 @@ from fedweave.core.types import Record
 from fedweave.errors import CallRefused, UserError, listed
 from fedweave.experiment.runs.files import read, write
 from fedweave.privacy.accountant import of_members
-from fedweave.sites.flare.audit import Audit, audit, changes, free, job, refusal_lines
+from fedweave.sites.flare.audit import Audit, SiteRun, audit, changes, free, job, refusal_lines, rules_of
 from fedweave.sites.flare.folder import SITE_FILE
 from fedweave.sites.flare.journal import now
 from fedweave.sites.flare.machine import About, read_about
 from fedweave.sites.flare.policy import replies_of
-from fedweave.sites.flare.policy_changes import value_text
+from fedweave.sites.flare.policy_changes import RuleChange, rule_changes, value_text
 from fedweave.sites.flare.sitefile import Rules
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ def _message_to_sign(document: Document, name: str, at: str) -> bytes:
 
 BEYOND = "beyond a cap of its present policy"
 MAX_REASONS = 2  # of refusals, in a tile
+MAX_RUNS = 3  # that a line of a tile names
 _ALWAYS = ("epsilon", "bytes", "min_nodes", "min_sites")  # rules that the report shows even with default values
 
 
@@ -255,7 +257,8 @@ def of_site(folder: Path, run: str = "") -> Document:
     # What comes first: the verdict, tiles, and warnings on what the journals lack.
     owner = about.legal_name or f"site {name}"
     privacy, clause = privacy_tile(kinds, chain.from_iterable(of_members(ledger).values()))
-    policy, within = _policy_tile(summary)
+    others = _other_policies(runs, summary.rules)
+    policy, within = _policy_tile(summary, others)
     verdict = f"Nothing has left {owner}."
     if size:
         where = f"in {sum(bool(one.flows) for one in runs):,} of {counted(len(begun), 'run')}"
@@ -278,7 +281,7 @@ def of_site(folder: Path, run: str = "") -> Document:
             messages_section(kinds, len(peers) + 1, legal_names),
             asked,
             _spent(summary),
-            _policy(summary.rules),
+            _policy(summary.rules, others),
             Section(
                 "Changes of the policy",
                 unchanged,
@@ -358,8 +361,32 @@ def _amount_text(what: str, amount: float) -> str:
     return f"{amount:.4g}" if what.startswith("ε") else f"{amount:,}"
 
 
-def _policy_tile(summary: Audit) -> tuple[Tile, str]:
-    """Whether what left is within the caps of the policy: a tile, and a part of a sentence."""
+def _other_policies(runs: Iterable[SiteRun], rules: Rules) -> dict[str, list[RuleChange]]:
+    """{run: the rules in which the policy of its jobs differs from the present `rules`}, of runs with another one."""
+    others = defaultdict[str, dict[RuleChange, None]](dict)
+    for run in runs:
+        for note in run.joined:
+            of_job = rules_of(note)
+            for change in [] if of_job is None else rule_changes(of_job, rules):
+                others[run.name][change] = None
+    return {run: [*differing] for run, differing in others.items()}
+
+
+def _other_policies_text(others: Mapping[str, Sequence[RuleChange]]) -> tuple[str, ...]:
+    """Lines on the runs whose policy was another one, a line for each set of differing rules."""
+    runs_by_rules = defaultdict[str, list[str]](list)
+    for run, differing in others.items():
+        runs_by_rules[", ".join(dict.fromkeys(change.name for change in differing))].append(run)
+    lines = list[str]()
+    for names, runs in runs_by_rules.items():
+        more = f" and {len(runs) - MAX_RUNS:,} more" if len(runs) > MAX_RUNS else ""
+        lines.append(f"the policy of {', '.join(runs[:MAX_RUNS])}{more} was another one: {names}")
+    return tuple(lines)
+
+
+def _policy_tile(summary: Audit, others: Mapping[str, Sequence[RuleChange]]) -> tuple[Tile, str]:
+    """Whether what left is within the caps of the policy: a tile, and a part of a sentence. others: runs whose policy
+    was another one (`_other_policies`)."""
     notes, uncapped, beyond = list[str](), list[str](), False
     for what, amount, limit in _amounts(summary):
         if limit is None:
@@ -371,7 +398,10 @@ def _policy_tile(summary: Audit) -> tuple[Tile, str]:
         notes.append(f"no cap on {listed(uncapped)}")
     if beyond:
         notes.append("a cap was set, or lowered, after more had left")
-    return Tile("Within the policy", "no" if beyond else "yes", tuple(notes)), BEYOND if beyond else "within its policy"
+    within = "within the caps of its present policy, which was not that of every run" if others else "within its policy"
+    title = "Within the present caps" if others else "Within the policy"
+    tile = Tile(title, "no" if beyond else "yes", (*_other_policies_text(others), *notes))
+    return tile, BEYOND if beyond else within
 
 
 def _spent(summary: Audit) -> Section:
@@ -395,8 +425,8 @@ def _spent(summary: Audit) -> Section:
     )
 
 
-def _policy(rules: Rules) -> Section:
-    """The rules in force."""
+def _policy(rules: Rules, others: Mapping[str, Sequence[RuleChange]]) -> Section:
+    """The rules in force. others: runs whose policy was another one (`_other_policies`)."""
     values, texts = {name: vars(rules)[name] for name in _ALWAYS} | rules.plain(), meanings(Rules.__mro__)
     rows = list[dict[str, str]]()
     for name, value in values.items():
@@ -405,4 +435,8 @@ def _policy(rules: Rules) -> Section:
     digest = sha256(json.dumps(rules.plain(), sort_keys=True).encode()).hexdigest()
     text = f"Enforced by the site itself before anything is sent. SHA-256 of what is set: {digest}."
     hint = f"{counted(len(rows), 'rule')}, with their meaning"
-    return Section("Policy in force", (text,), grid=grid(rows, ("rule", "value", "what it means")), hint=hint)
+    warnings = tuple(
+        f"At a job of run {run} the policy was another one; since then: {'; '.join(map(str, differing))}."
+        for run, differing in others.items()
+    )
+    return Section("Policy in force", (text,), warnings, grid=grid(rows, ("rule", "value", "what it means")), hint=hint)
