@@ -97,6 +97,15 @@ def test_the_command_compares_with_a_run(trained: tuple[Path, pa.Table], tmp_pat
     commands.run(*asked, "-o", tmp_path / "page.html", code=2)
 
 
+def test_the_command_needs_no_configuration(trained: tuple[Path, pa.Table], tmp_path: Path) -> None:
+    """A site's owner gets only the ledger and run.json of those who started the run."""
+    project, ledger = trained
+    write_table(tmp_path / "ledger.parquet", ledger)
+    (tmp_path / "run.json").write_text(json.dumps({"run": "r1", "sites": ["bank-a", "bank-b", "bank-c"]}))
+    said = commands.run("audit", project / "bank-b", "--against", tmp_path)
+    check_facts(said, "config.toml", "not compared")
+
+
 def test_the_command_compares_the_configuration_too(trained: tuple[Path, pa.Table], tmp_path: Path) -> None:
     """Budgets and currencies stand there, and whoever started the run could write others afterwards."""
     project, ledger = trained
