@@ -104,6 +104,10 @@ def test_the_command_needs_no_configuration(trained: tuple[Path, pa.Table], tmp_
     (tmp_path / "run.json").write_text(json.dumps({"run": "r1", "sites": ["bank-a", "bank-b", "bank-c"]}))
     said = commands.run("audit", project / "bank-b", "--against", tmp_path)
     check_facts(said, "config.toml", "not compared")
+    asked_to_join = [row["step"].startswith("(") for row in ledger.to_pylist()]
+    assert any(asked_to_join)
+    write_table(tmp_path / "ledger.parquet", ledger.filter(pa.array([not one for one in asked_to_join])))
+    check_facts(commands.run("audit", project / "bank-b", "--against", tmp_path), "join", "not compared")
 
 
 def test_the_command_compares_the_configuration_too(trained: tuple[Path, pa.Table], tmp_path: Path) -> None:

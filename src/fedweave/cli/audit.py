@@ -121,4 +121,4 @@ def _compare(directory: Path, run: Path) -> None:
     if more or less or damaged or same is False:
         raise typer.Exit(1)
     typer.echo(f"the journal of {directory} and the ledger of {run} agree on what left the site")
-    typer.echo("in the algorithm's steps; only the journal has what it sent to join and for predictions")
+    typer.echo("in the algorithm's steps; what it sent to join and for predictions is not compared")
