@@ -167,6 +167,7 @@ def test_the_site_and_the_server_sign_it_and_a_change_is_found(site: Path, tmp_p
     assert table(shown, "Signatures")[0].rows[0][0] == "bank-b"
     assert len(shown.tiles) == MAX_TILES
     assert shown.tiles[-1].value == "bank-b, server"
+    assert "--authority" in shown.tiles[-1].notes[-1]
     text = kept.read_text()
     kept.write_text(text.replace("5,000,000", "9,000,000"))
     with pytest.raises(UserError, match="changed after bank-b"):

@@ -108,7 +108,8 @@ class Report:
         document = replace(self.document, number=number, facts=facts, sections=(*self.document.sections, last))
         tiles = document.tiles
         if document.verdict and len(tiles) < MAX_TILES:
-            check = "anyone can check it: `fedweave compliance FILE.json`"
+            by = "" if signer else " --by NAME"
+            check = f"check it and who issued the certificates: `fedweave compliance FILE.json --authority FOLDER{by}`"
             names = ", ".join(row["who"] for row in rows)
             notes = (f"SHA-256 {digest[:12]}…", check if rows else "others could change it: sign with `--sign FOLDER`")
             tiles = (*tiles, Tile("Signed by", names or "nobody", notes))
