@@ -24,7 +24,7 @@ from fedweave.experiment.rounds import train
 from fedweave.reports.listing import meanings
 from fedweave.sites.flare.accounts import CallLog, note_refusal
 from fedweave.sites.flare.audit import audit
-from fedweave.sites.flare.compliance import Report, of_site, read_report, write_report
+from fedweave.sites.flare.compliance import Report, check_replaced, of_site, read_report, write_report
 from fedweave.sites.flare.sitefile import Rules
 from fedweave.sites.protocols.identity import Identity, read_root
 from tests import commands
@@ -174,6 +174,22 @@ def test_the_site_and_the_server_sign_it_and_a_change_is_found(site: Path, tmp_p
         read_report(kept)
     kept.write_text(json.dumps(json.loads(text) | {"kind": "other"}))
     commands.run("compliance", kept, code=2)
+
+
+def test_a_report_that_others_have_signed_is_replaced_only_when_asked(site: Path, tmp_path: Path) -> None:
+    page, server = tmp_path / "report.html", site.parent / "server"
+    words, kept = ["compliance", site, "-o", page], page.with_suffix(".json")
+    commands.run(*words)
+    commands.run(*words)  # signed only by the site itself
+    commands.run("compliance", kept, "--sign", server)
+    before = kept.read_bytes(), page.read_bytes()
+    commands.run(*words, code=2)
+    with refusal("report.signed", "server"):
+        check_replaced(kept, Report(of_site(site)).sign(site))
+    assert (kept.read_bytes(), page.read_bytes()) == before
+    commands.run(*words, "--sign", server)
+    commands.run(*words, "--overwrite")
+    assert [one.name for one in read_report(kept).signatures] == ["bank-b"]
 
 
 def self_made(folder: Path, name: str, days: tuple[int, int]) -> Identity:

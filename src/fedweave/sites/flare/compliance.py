@@ -128,6 +128,22 @@ def write_report(path: Path, report: Report) -> None:
     write(path, lambda file: file.write(text.encode() + b"\n"))
 
 
+def check_replaced(path: Path, report: Report) -> None:
+    """Refuse to replace the report in `path`, if there is one, by a `report` that lacks one of its signers.
+
+    Raises:
+        UserError: a signature would be lost, or the file is not a report.
+    """
+    kept = {one.name for one in report.signatures}
+    lost = sorted({one.name for one in _parse(path).signatures} - kept) if path.exists() else []
+    if lost:
+        raise UserError(
+            f"{path} is a report with the signature of {listed(lost)}, which the new one lacks. Write to another file "
+            "with --out, or replace it with --overwrite.",
+            code="report.signed",
+        )
+
+
 def read_report(path: Path, authority: Path | None = None, by: str = "") -> Report:
     """Read a report and check its signatures.
 
