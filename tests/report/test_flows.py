@@ -14,11 +14,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedweave.accounts.compliance import messages_section
+from fedweave.accounts.compliance import messages_section, privacy_tile
 from fedweave.accounts.ledger import flows, of_member, period, show_ledger
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
-from fedweave.core.mechanism import LDP, Clipped, Gaussian
+from fedweave.core.mechanism import LDP, Clipped, Derived, Gaussian, Mechanism, SecureSum
 from fedweave.core.types import EVALUATION, FRAMING, SETUP, TRAINING
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.scaling import meter_scaling
@@ -168,3 +168,34 @@ def test_a_compliance_report_says_all_that_is_learnt_of_each_key_a_line_for_each
 def test_a_period_is_of_all_that_was_asked(ledger: pa.Table) -> None:
     assert period(ledger) == "2023-11-14 22:14 to 2023-11-14 22:15 UTC"
     assert period(ledger, ["2023-11-14T22:09:01+00:00"]) == "2023-11-14 22:09 to 2023-11-14 22:15 UTC"
+
+
+PLAIN, SUM, NOISE = None, SecureSum(everyone=True), Gaussian(0.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "value", "said", "unsaid"),
+    [
+        (PLAIN, "none", ("without differential privacy", "exact model updates leave"), ("secure sum",)),
+        (SUM, "none", ("without differential privacy", "only in a secure sum"), ("exact model updates",)),
+        (NOISE, "ε = ", ("with differential privacy",), ("secure sum", "exact model updates")),
+        ((NOISE, SUM), "ε = ", ("with differential privacy", "only in a secure sum"), ("exact model updates",)),
+    ],
+)
+def test_the_verdict_follows_from_what_protects_the_update(
+    mechanism: Mechanism | tuple[Mechanism, ...] | None, value: str, said: tuple[str, ...], unsaid: tuple[str, ...]
+) -> None:
+    """What a site tells when it joins mentions weights, those of edges; it is no update."""
+    kept = Ledger()
+    kept.purpose = SETUP
+    kept.record(0, 0, "(join)", ["a"], "up", {"edge_weights": 1}, 0.0, StepInfo.of({"edge_weights": "edges' weights"}))
+    kept.purpose = TRAINING
+    declared = StepInfo.of({"update": Sends("change of the model", mechanism), "more": Sends("x", Derived("update"))})
+    kept.record(1, 0, "A.train", ["a"], "up", {"update": torch.zeros(2), "more": 1}, 0.0, declared)
+    table = kept.table()
+    tile, clause = privacy_tile(flows(table), of_members(table).get("a", ()))
+    assert tile.value.startswith(value)
+    check_facts(clause, *said)
+    assert not any(words in clause for words in unsaid)
+    assert all(len(note) < 100 for note in tile.notes if not note.startswith("ε"))
+    check_facts(" ".join(tile.notes), "edge_weights")

@@ -97,6 +97,19 @@ def test_the_command_compares_with_a_run(trained: tuple[Path, pa.Table], tmp_pat
     commands.run(*asked, "-o", tmp_path / "page.html", code=2)
 
 
+def test_the_command_needs_no_configuration(trained: tuple[Path, pa.Table], tmp_path: Path) -> None:
+    """A site's owner gets only the ledger and run.json of those who started the run."""
+    project, ledger = trained
+    write_table(tmp_path / "ledger.parquet", ledger)
+    (tmp_path / "run.json").write_text(json.dumps({"run": "r1", "sites": ["bank-a", "bank-b", "bank-c"]}))
+    said = commands.run("audit", project / "bank-b", "--against", tmp_path)
+    check_facts(said, "config.toml", "not compared")
+    asked_to_join = [row["step"].startswith("(") for row in ledger.to_pylist()]
+    assert any(asked_to_join)
+    write_table(tmp_path / "ledger.parquet", ledger.filter(pa.array([not one for one in asked_to_join])))
+    check_facts(commands.run("audit", project / "bank-b", "--against", tmp_path), "join", "not compared")
+
+
 def test_the_command_compares_the_configuration_too(trained: tuple[Path, pa.Table], tmp_path: Path) -> None:
     """Budgets and currencies stand there, and whoever started the run could write others afterwards."""
     project, ledger = trained

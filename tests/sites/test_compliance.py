@@ -24,7 +24,7 @@ from fedweave.experiment.rounds import train
 from fedweave.reports.listing import meanings
 from fedweave.sites.flare.accounts import CallLog, note_refusal
 from fedweave.sites.flare.audit import audit
-from fedweave.sites.flare.compliance import Report, of_site, read_report, write_report
+from fedweave.sites.flare.compliance import Report, check_replaced, of_site, read_report, write_report
 from fedweave.sites.flare.sitefile import Rules
 from fedweave.sites.protocols.identity import Identity, read_root
 from tests import commands
@@ -99,12 +99,14 @@ def test_it_says_what_is_spent_and_left_and_under_which_policy(site: Path) -> No
     assert next(row for what, row in cost.items() if what.startswith("ε"))["spent"] == "none holds"
     rules = {row["rule"]: row["value"] for row in table(found, "Policy in force")[1]}
     assert (rules["bytes"], rules["min_sites"], rules["epsilon"]) == ("5,000,000", "3", "not set")
-    check_facts(table(found, "Changes")[1][0]["what"], "bytes, min_sites tightened")
+    check_facts(table(found, "Changes")[1][0]["what"], "bytes tightened: not set → 5,000,000", "min_sites tightened")
     refused = next(one for one in found.sections if one.heading == "What was refused")
     assert len(refused.warnings) == 2
     privacy, policy, refusals = found.tiles[1:]
     assert (privacy.value, policy.value, refusals.value, found.sign) == ("none", "yes", "2", 0)
     check_facts(refused.warnings[1], "IndexError")
+    assert len(refusals.notes) == 2
+    check_facts(refusals.notes[0], "policy.deny")
 
 
 def test_a_cap_that_is_lowered_afterwards_is_no_longer_kept(site: Path, tmp_path: Path) -> None:
@@ -113,6 +115,21 @@ def test_a_cap_that_is_lowered_afterwards_is_no_longer_kept(site: Path, tmp_path
     file.write_text(file.read_text().replace("bytes = 5000000", "bytes = 1000"))
     found = of_site(copy)
     assert (found.sign, found.tiles[2].value) == (-1, "no")
+
+
+def test_a_policy_that_was_another_one_at_a_run_is_named_with_its_rules(site: Path, tmp_path: Path) -> None:
+    """The site's owner added bytes and min_sites between r1 and r2, and now demands a secure sum."""
+    section = "Policy in force"
+    assert not next(one for one in of_site(site, "r2").sections if one.heading == section).warnings
+    check_facts(" ".join(of_site(site).tiles[2].notes), "r1", "bytes, min_sites")
+    copy = Path(shutil.copytree(site, tmp_path / "bank-b"))
+    file = copy / "site.toml"
+    file.write_text(file.read_text().replace("bytes = 5000000", 'bytes = 5000000\nsecure_sum = ["update"]'))
+    for run, names in (("r1", "secure_sum, bytes, min_sites"), ("r2", "secure_sum")):
+        found = of_site(copy, run)
+        check_facts(" ".join(found.tiles[2].notes), run, names)
+        (warning,) = next(one for one in found.sections if one.heading == section).warnings
+        check_facts(warning, run, "secure_sum tightened: not set → update")
 
 
 def test_to_check_a_report_writes_nothing(site: Path, tmp_path: Path) -> None:
@@ -150,6 +167,7 @@ def test_the_site_and_the_server_sign_it_and_a_change_is_found(site: Path, tmp_p
     assert table(shown, "Signatures")[0].rows[0][0] == "bank-b"
     assert len(shown.tiles) == MAX_TILES
     assert shown.tiles[-1].value == "bank-b, server"
+    assert "--authority" in shown.tiles[-1].notes[-1]
     text = kept.read_text()
     kept.write_text(text.replace("5,000,000", "9,000,000"))
     with pytest.raises(UserError, match="changed after bank-b"):
@@ -172,6 +190,22 @@ def test_a_report_of_an_earlier_version_is_not_called_changed(site: Path, tmp_pa
     assert "changed" not in commands.run("compliance", kept, code=2)
     commands.run("compliance", site, "-o", kept.with_suffix(".html"))
     assert read_report(kept, site / "startup").signatures
+
+
+def test_a_report_that_others_have_signed_is_replaced_only_when_asked(site: Path, tmp_path: Path) -> None:
+    page, server = tmp_path / "report.html", site.parent / "server"
+    words, kept = ["compliance", site, "-o", page], page.with_suffix(".json")
+    commands.run(*words)
+    commands.run(*words)  # signed only by the site itself
+    commands.run("compliance", kept, "--sign", server)
+    before = kept.read_bytes(), page.read_bytes()
+    commands.run(*words, code=2)
+    with refusal("report.signed", "server"):
+        check_replaced(kept, Report(of_site(site)).sign(site))
+    assert (kept.read_bytes(), page.read_bytes()) == before
+    commands.run(*words, "--sign", server)
+    commands.run(*words, "--overwrite")
+    assert [one.name for one in read_report(kept).signatures] == ["bank-b"]
 
 
 def self_made(folder: Path, name: str, days: tuple[int, int]) -> Identity:

@@ -26,8 +26,10 @@ from fedweave.accounts.ledger import (
     who,
 )
 from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.parts.packing import UPDATE
 from fedweave.algorithms.preset import Preset
 from fedweave.core.algorithm import capabilities
+from fedweave.core.mechanism import SecureSum
 from fedweave.core.text import counted
 from fedweave.core.types import EVALUATION, FRAMING, PREDICTION, SETUP, TRAINING, Record
 from fedweave.errors import listed
@@ -266,18 +268,35 @@ def privacy_tile(entries: Sequence[Flow], costs: Iterable[Bound]) -> tuple[Tile,
     """How private is what left: a tile, and the end of a sentence. costs: of differential privacy."""
     sent = [flow for flow in sorted(entries, key=_place) if flow.direction != "down" and flow.key != FRAMING]
     without = [flow for flow in sent if not (flow.account.cost.epsilon or flow.account.cost.squared_mu)]
-    exact = [flow for flow in without if flow.mechanism == "none"]
-    others = sorted({flow.mechanism for flow in without} - {"none"})
     largest = dict[str, Bound]()  # {kind of record: the bound with the largest ε}
     for bound in costs:
         largest[bound.per] = max(largest.get(bound.per, bound), bound, key=lambda one: one.epsilon)
-    exact_names = list(dict.fromkeys(flow.key.partition("/")[0] for flow in exact))
-    more = f" and {len(exact_names) - MAX_NAMED} more" if len(exact_names) > MAX_NAMED else ""
-    notes = [f"exact, without noise: {', '.join(exact_names[:MAX_NAMED])}{more}"] if exact else []
-    notes += [f"no ε follows from: {', '.join(others)}"] if others else []
-    what = "exact weights" if any("weights" in flow.reveals for flow in exact) else "exact values"
+    keys_by_protection = defaultdict[str, dict[str, None]](dict)
+    for flow in without:
+        key = flow.key.partition("/")[0]
+        if flow.mechanism == "none":
+            keys_by_protection["exact, without noise"][key] = None
+            continue
+        words = ", ".join(filter(None, (one.short for one in flow.mechanisms)))
+        if words or not flow.mechanisms:  # else what protects it is that of another key
+            keys_by_protection[f"{words or flow.mechanism}, without ε"][key] = None
+    notes = []
+    for protection, keys in keys_by_protection.items():
+        more = f" and {len(keys) - MAX_NAMED} more" if len(keys) > MAX_NAMED else ""
+        notes.append(f"{protection}: {', '.join([*keys][:MAX_NAMED])}{more}")
+
+    # The updates of the model.
+    exact = {flow.key.partition("/")[0] for flow in without if flow.mechanism == "none"}
+    what = "exact model updates" if UPDATE in exact else "exact values"
+    updates = [flow for flow in sent if flow.key.partition("/")[0] == UPDATE]
+    summed = besides = ""
+    if updates and all(any(isinstance(one, SecureSum) for one in flow.mechanisms) for flow in updates):
+        summed = "model updates leave only in a secure sum: single updates are hidden from the server"
+    if exact and (summed or largest):
+        besides = f", and {what} besides"
     if not largest:
-        clause = f"without differential privacy: {what} leave" if exact else "without differential privacy"
+        leaves = summed or (f"{what} leave" if exact else "")
+        clause = f"without differential privacy{leaves and f': {leaves}'}{besides}"
         return Tile("Differential privacy", "none", tuple(notes)), clause
     texts, meanings = [], []
     for bound in largest.values():
@@ -285,7 +304,7 @@ def privacy_tile(entries: Sequence[Flow], costs: Iterable[Bound]) -> tuple[Tile,
         remark = f", which {bound.remark}" if bound.remark else ""
         texts.append(f"ε = {bound.epsilon:.3g}{at} per {bound.per}{remark}")
         meanings.append(f"{texts[-1]}: exchanging one {bound.per} for another changes likelihoods by e^ε at most")
-    clause = f"with differential privacy ({'; '.join(texts)})" + (f", and {what} besides" if exact else "")
+    clause = f"with differential privacy ({'; '.join(texts)}){summed and f', {summed}'}{besides}"
     epsilon = max(bound.epsilon for bound in largest.values())
     return Tile("Differential privacy", f"ε = {epsilon:.3g}", (*meanings, *notes)), clause
 

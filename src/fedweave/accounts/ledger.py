@@ -20,7 +20,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from fedweave.accounts.document import plain_text, print_line
-from fedweave.core.mechanism import Applied, PrivacyAccount, read_applied
+from fedweave.core.mechanism import Applied, Mechanisms, PrivacyAccount, read_applied
 from fedweave.core.text import cell, counted, printable
 from fedweave.core.types import FRAMING, PURPOSES, Record
 from fedweave.errors import UserError, listed
@@ -79,7 +79,7 @@ class Flow:
     senders, receivers: their names. step, key: the call, and the part of its message; names and framing of all steps
     are one kind. purpose: see `core.types.PURPOSES`; "" where the ledger does not specify it. reveals: what a receiver
     learns. first, last: times in UTC; None where the ledger has none. account: the privacy cost for the member with the
-    highest cost.
+    highest cost. mechanisms: those in `mechanism`, () where the ledger has only their text.
     """
 
     purpose: str
@@ -95,6 +95,7 @@ class Flow:
     account: PrivacyAccount
     first: datetime | None = field(default=None, compare=False)
     last: datetime | None = field(default=None, compare=False)
+    mechanisms: Mechanisms = field(default=(), compare=False)
 
 
 def flows(ledger: pa.Table) -> list[Flow]:
@@ -131,6 +132,7 @@ def flows(ledger: pa.Table) -> list[Flow]:
         elif direction == "peer":
             receivers = tuple(sorted({row["to"] for row in rows}))
         account = PrivacyAccount() if direction == "down" or key == FRAMING else _max_account(key, rows)
+        applied = rows[0]["applied"]  # of one text, so all rows have the same mechanisms
         line = Flow(
             purpose,
             direction,
@@ -145,6 +147,7 @@ def flows(ledger: pa.Table) -> list[Flow]:
             account=account,
             first=min((row["first"] for row in rows if row["first"] is not None), default=None),
             last=max((row["last"] for row in rows if row["last"] is not None), default=None),
+            mechanisms=read_applied(applied).mechanisms if applied else (),
         )
         lines.append(line)
 

@@ -108,8 +108,11 @@ def _compare(directory: Path, run: Path) -> None:
     if damaged:
         typer.echo(f"{counted(damaged, 'damaged line')} of the journal: messages in damaged lines are not compared")
     sites, config = sites_of(run), run / CONFIG
-    same = same_configuration(directory, number, load_saved(config), sites) if sites else None
-    if same:
+    has_config = config.exists()
+    same = same_configuration(directory, number, load_saved(config), sites) if sites and has_config else None
+    if not has_config:
+        typer.echo(f"there is no {config}: the configuration is not compared")
+    elif same:
         typer.echo(f"{config} is the configuration that the site joined with (but for what a run may change)")
     elif same is None:
         typer.echo(f"{config} is not compared: the run has plug-ins, or is of an earlier version of fedweave")
@@ -118,4 +121,4 @@ def _compare(directory: Path, run: Path) -> None:
     if more or less or damaged or same is False:
         raise typer.Exit(1)
     typer.echo(f"the journal of {directory} and the ledger of {run} agree on what left the site")
-    typer.echo("in the algorithm's steps; only the journal has what it sent to join and for predictions")
+    typer.echo("in the algorithm's steps; what it sent to join and for predictions is not compared")

@@ -39,6 +39,7 @@ def compliance(
     by: Annotated[
         str, typer.Option(metavar="NAME", help="With --authority: the member who has to have signed the report.")
     ] = "",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a report that others have signed.")] = False,
 ) -> None:
     """Report what left, for whom, what for and under which rules, to the person responsible for the data: a page, and
     the same as JSON with its signatures.
@@ -50,7 +51,14 @@ def compliance(
     from fedweave.experiment.runs.files import LEDGER
     from fedweave.experiment.runs.reading import read_run
     from fedweave.reports.pages import check_page, write_document
-    from fedweave.sites.flare.compliance import Report, certificate_name, of_site, read_report, write_report
+    from fedweave.sites.flare.compliance import (
+        Report,
+        certificate_name,
+        check_replaced,
+        of_site,
+        read_report,
+        write_report,
+    )
     from fedweave.sites.flare.journal import now
 
     page = out or (directory.with_suffix(".html") if directory.is_file() else directory / f"{STEM}.html")
@@ -88,6 +96,8 @@ def compliance(
         report = report.sign(folder)
     report_file = directory if directory.is_file() else page.with_suffix(".json")
     if sign or not directory.is_file():  # only to check a report writes nothing
+        if not overwrite:
+            check_replaced(report_file, report)
         write_report(report_file, report)
         typer.echo(report_file)
     if sign or out or not directory.is_file():

@@ -1,7 +1,8 @@
 """What protects a value before it leaves its client, as a dataclass: its fields, its cost, and a form for files.
 
 Several mechanisms of one key are a tuple in the order in which they are applied: clipped, then noised, then put into a
-secure sum. Nothing here knows tensors; the code that applies a mechanism is elsewhere, mostly in `fedweave.privacy`.
+secure sum. `short` is a mechanism's name without its settings, "" for one that another key has. Nothing here knows
+tensors; the code that applies a mechanism is elsewhere, mostly in `fedweave.privacy`.
 """
 
 import dataclasses
@@ -9,7 +10,7 @@ import json
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from fedweave.core.text import counted
 from fedweave.errors import FedweaveError
@@ -47,6 +48,7 @@ class Mixup:
     """Every row that leaves is the mean of at least `least` records. Bounds no ε. (As in all mechanisms, `cost` is that
     of one release.)"""
 
+    short: ClassVar[str] = "mixup"
     least: int
 
     def __post_init__(self) -> None:
@@ -63,6 +65,7 @@ class Mixup:
 class Clipped:
     """Scaled down to the L2 norm `norm` at most. Bounds influence and no ε."""
 
+    short: ClassVar[str] = "clipped"
     norm: float
 
     def __post_init__(self) -> None:
@@ -86,6 +89,7 @@ class Gaussian:
     release:     see `LDP`.
     """
 
+    short: ClassVar[str] = "Gaussian noise"
     sigma: float
     sensitivity: float | None = None
     per: str = "row"
@@ -129,6 +133,7 @@ class LDP:
               key counts.
     """
 
+    short: ClassVar[str] = "local differential privacy"
     epsilon: float
     per: str
     release: str = ""
@@ -159,6 +164,7 @@ class SecureSum:
     accomplices: of P clients, c that may help the receiver: the sum covers more than (P + c) / 2.
     """
 
+    short: ClassVar[str] = "secure sum"
     least: int = 2
     everyone: bool = False
     bits: int = 32
@@ -191,6 +197,7 @@ class SecureSum:
 class Derived:
     """A function of what leaves, protected, in the same message under the key `of`; it costs nothing more."""
 
+    short: ClassVar[str] = ""
     of: str
 
     def __post_init__(self) -> None:

@@ -112,7 +112,7 @@ def _describe_loss(rules: Rules, runs: list[SiteRun], journals: Iterable[Records
     times = list[str]()
     for run in runs:
         for note in run.joined:
-            before = _rules(note)
+            before = rules_of(note)
             if before is not None and before.lost:
                 times.append(str(note["at"]))
     when = f"the owner accepted it by {min(times)[:16].replace('T', ' ')} UTC" if times else "no run has begun since"
@@ -222,26 +222,27 @@ def changes(runs: Iterable[SiteRun]) -> list[tuple[str, str]]:
     for run in runs:
         joined += run.joined
         for note in run.policy:
-            parts = list[str]()
-            for what, ends in (("tightened", ""), ("loosened", ", which holds from the next job on")):
-                if note.get(what):
-                    parts.append(f"{', '.join(map(str, note[what]))} {what}{ends}")
+            parts = [*map(str, note.get("changes", ()))]
+            if not parts:  # an earlier version noted no values
+                ways = ("tightened", "loosened")
+                parts = [f"{', '.join(map(str, note[way]))} {way}" for way in ways if note.get(way)]
+            if note.get("loosened"):
+                parts.append("what is loosened holds from the next job on")
             entries.append((str(note["at"]), "; ".join(parts) or "to the same rules"))
     before = None
     for note in sorted(joined, key=lambda note: str(note["at"])):
-        after = _rules(note)
+        after = rules_of(note)
         if after is None:
             continue
         if before is not None:
-            ways = zip(rule_changes(before, after), ("tightened", "loosened"), strict=True)
-            text = "; ".join(f"{', '.join(names)} {way}" for names, way in ways if names)
+            text = "; ".join(map(str, rule_changes(before, after)))
             if text:
                 entries.append((str(note["at"]), f"{text} since the job before"))
         before = after
     return sorted(entries)
 
 
-def _rules(note: Record) -> Rules | None:
+def rules_of(note: Record) -> Rules | None:
     """The rules under which a job began; None if an earlier version, which did not note them, wrote the journal."""
     with suppress(KeyError, ConfigError):
         return Rules.read(note["policy"])

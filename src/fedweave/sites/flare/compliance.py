@@ -6,12 +6,13 @@ reports with the keys of their certificates. The signatures are kept as JSON."""
 import json
 import re
 from base64 import b64decode, b64encode
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
@@ -25,11 +26,12 @@ from fedweave.core.types import Record
 from fedweave.errors import CallRefused, UserError, listed
 from fedweave.experiment.runs.files import read, write
 from fedweave.privacy.accountant import of_members
-from fedweave.sites.flare.audit import Audit, audit, changes, free, job, refusal_lines
+from fedweave.sites.flare.audit import Audit, SiteRun, audit, changes, free, job, refusal_lines, rules_of
 from fedweave.sites.flare.folder import SITE_FILE
 from fedweave.sites.flare.journal import now
 from fedweave.sites.flare.machine import About, read_about
 from fedweave.sites.flare.policy import replies_of
+from fedweave.sites.flare.policy_changes import RuleChange, rule_changes, value_text
 from fedweave.sites.flare.sitefile import Rules
 
 if TYPE_CHECKING:
@@ -107,7 +109,8 @@ class Report:
         document = replace(self.document, number=number, facts=facts, sections=(*self.document.sections, last))
         tiles = document.tiles
         if document.verdict and len(tiles) < MAX_TILES:
-            check = "anyone can check it: `fedweave compliance FILE.json`"
+            by = "" if signer else " --by NAME"
+            check = f"check it and who issued the certificates: `fedweave compliance FILE.json --authority FOLDER{by}`"
             names = ", ".join(row["who"] for row in rows)
             notes = (f"SHA-256 {digest[:12]}…", check if rows else "others could change it: sign with `--sign FOLDER`")
             tiles = (*tiles, Tile("Signed by", names or "nobody", notes))
@@ -124,6 +127,22 @@ def write_report(path: Path, report: Report) -> None:
         _parse(path)  # which refuses all else
     text = json.dumps(asdict(report), indent=1)
     write(path, lambda file: file.write(text.encode() + b"\n"))
+
+
+def check_replaced(path: Path, report: Report) -> None:
+    """Refuse to replace the report in `path`, if there is one, by a `report` that lacks one of its signers.
+
+    Raises:
+        UserError: a signature would be lost, or the file is not a report.
+    """
+    kept = {one.name for one in report.signatures}
+    lost = sorted({one.name for one in _parse(path).signatures} - kept) if path.exists() else []
+    if lost:
+        raise UserError(
+            f"{path} is a report with the signature of {listed(lost)}, which the new one lacks. Write to another file "
+            "with --out, or replace it with --overwrite.",
+            code="report.signed",
+        )
 
 
 def read_report(path: Path, authority: Path | None = None, by: str = "") -> Report:
@@ -204,7 +223,8 @@ def _message_to_sign(document: Document, name: str, at: str) -> bytes:
 
 
 BEYOND = "beyond a cap of its present policy"
-MAX_REFUSALS = 2  # in a tile
+MAX_REASONS = 2  # of refusals, in a tile
+MAX_RUNS = 3  # that a line of a tile names
 _ALWAYS = ("epsilon", "bytes", "min_nodes", "min_sites")  # rules that the report shows even with default values
 
 
@@ -262,7 +282,8 @@ def of_site(folder: Path, run: str = "") -> Document:
     # What comes first: the verdict, tiles, and warnings on what the journals lack.
     owner = about.legal_name or f"site {name}"
     privacy, clause = privacy_tile(kinds, chain.from_iterable(of_members(ledger).values()))
-    policy, within = _policy_tile(summary)
+    others = _other_policies(runs, summary.rules)
+    policy, within = _policy_tile(summary, others)
     verdict = f"Nothing has left {owner}."
     if size:
         where = f"in {sum(bool(one.flows) for one in runs):,} of {counted(len(begun), 'run')}"
@@ -270,7 +291,8 @@ def of_site(folder: Path, run: str = "") -> Document:
     lines = [f"{note.get('asked')}: {note.get('why')}" for one in runs for note in one.refused]
     if lines:
         verdict += f" {counted(len(lines), 'request')} {'was' if len(lines) == 1 else 'were'} refused."
-    shown = tuple(shorten(line, 90, placeholder=" …") for line in lines[:MAX_REFUSALS])
+    reasons = Counter(_reason(note) for one in runs for note in one.refused)
+    shown = tuple(f"{times:,} by {reason}" for reason, times in reasons.most_common(MAX_REASONS))
     damaged = sum(one.damaged for one in runs)
     warnings = [f"{capitalized(summary.lost)}."] if summary.lost else []
     if damaged:
@@ -284,7 +306,7 @@ def of_site(folder: Path, run: str = "") -> Document:
             messages_section(kinds, len(peers) + 1, legal_names),
             asked,
             _spent(summary),
-            _policy(summary.rules),
+            _policy(summary.rules, others),
             Section(
                 "Changes of the policy",
                 unchanged,
@@ -310,6 +332,12 @@ def of_site(folder: Path, run: str = "") -> Document:
             Tile("Refused", f"{len(lines):,}" if lines else "nothing", shown),
         ),
     )
+
+
+def _reason(refusal: Record) -> str:
+    """The rule of the policy that refused a request; of other errors only that there was one."""
+    rule = re.match(r"policy\.\w+", str(refusal.get("why")))
+    return rule[0] if rule else "other checks"
 
 
 def certificate_name(folder: Path) -> str:
@@ -358,8 +386,32 @@ def _amount_text(what: str, amount: float) -> str:
     return f"{amount:.4g}" if what.startswith("ε") else f"{amount:,}"
 
 
-def _policy_tile(summary: Audit) -> tuple[Tile, str]:
-    """Whether what left is within the caps of the policy: a tile, and a part of a sentence."""
+def _other_policies(runs: Iterable[SiteRun], rules: Rules) -> dict[str, list[RuleChange]]:
+    """{run: the rules in which the policy of its jobs differs from the present `rules`}, of runs with another one."""
+    others = defaultdict[str, dict[RuleChange, None]](dict)
+    for run in runs:
+        for note in run.joined:
+            of_job = rules_of(note)
+            for change in [] if of_job is None else rule_changes(of_job, rules):
+                others[run.name][change] = None
+    return {run: [*differing] for run, differing in others.items()}
+
+
+def _other_policies_text(others: Mapping[str, Sequence[RuleChange]]) -> tuple[str, ...]:
+    """Lines on the runs whose policy was another one, a line for each set of differing rules."""
+    runs_by_rules = defaultdict[str, list[str]](list)
+    for run, differing in others.items():
+        runs_by_rules[", ".join(dict.fromkeys(change.name for change in differing))].append(run)
+    lines = list[str]()
+    for names, runs in runs_by_rules.items():
+        more = f" and {len(runs) - MAX_RUNS:,} more" if len(runs) > MAX_RUNS else ""
+        lines.append(f"the policy of {', '.join(runs[:MAX_RUNS])}{more} was another one: {names}")
+    return tuple(lines)
+
+
+def _policy_tile(summary: Audit, others: Mapping[str, Sequence[RuleChange]]) -> tuple[Tile, str]:
+    """Whether what left is within the caps of the policy: a tile, and a part of a sentence. others: runs whose policy
+    was another one (`_other_policies`)."""
     notes, uncapped, beyond = list[str](), list[str](), False
     for what, amount, limit in _amounts(summary):
         if limit is None:
@@ -371,7 +423,10 @@ def _policy_tile(summary: Audit) -> tuple[Tile, str]:
         notes.append(f"no cap on {listed(uncapped)}")
     if beyond:
         notes.append("a cap was set, or lowered, after more had left")
-    return Tile("Within the policy", "no" if beyond else "yes", tuple(notes)), BEYOND if beyond else "within its policy"
+    within = "within the caps of its present policy, which was not that of every run" if others else "within its policy"
+    title = "Within the present caps" if others else "Within the policy"
+    tile = Tile(title, "no" if beyond else "yes", (*_other_policies_text(others), *notes))
+    return tile, BEYOND if beyond else within
 
 
 def _spent(summary: Audit) -> Section:
@@ -395,22 +450,18 @@ def _spent(summary: Audit) -> Section:
     )
 
 
-def _policy(rules: Rules) -> Section:
-    """The rules in force."""
+def _policy(rules: Rules, others: Mapping[str, Sequence[RuleChange]]) -> Section:
+    """The rules in force. others: runs whose policy was another one (`_other_policies`)."""
     values, texts = {name: vars(rules)[name] for name in _ALWAYS} | rules.plain(), meanings(Rules.__mro__)
     rows = list[dict[str, str]]()
     for name, value in values.items():
         meaning = re.sub(r" \(?`[^`]*`\)?", "", texts[name])  # without the names in "(`policy.deny`)"
-        rows.append({"rule": name, "value": _value(value), "what it means": meaning})
+        rows.append({"rule": name, "value": value_text(value), "what it means": meaning})
     digest = sha256(json.dumps(rules.plain(), sort_keys=True).encode()).hexdigest()
     text = f"Enforced by the site itself before anything is sent. SHA-256 of what is set: {digest}."
     hint = f"{counted(len(rows), 'rule')}, with their meaning"
-    return Section("Policy in force", (text,), grid=grid(rows, ("rule", "value", "what it means")), hint=hint)
-
-
-def _value(setting: object) -> str:
-    if isinstance(setting, dict):
-        return ", ".join(f"{key} = {value}" for key, value in setting.items())
-    if isinstance(setting, list | tuple):
-        return ", ".join(map(str, setting))
-    return "not set" if setting is None else f"{setting:,}"
+    warnings = tuple(
+        f"At a job of run {run} the policy was another one; since then: {'; '.join(map(str, differing))}."
+        for run, differing in others.items()
+    )
+    return Section("Policy in force", (text,), warnings, grid=grid(rows, ("rule", "value", "what it means")), hint=hint)

@@ -151,10 +151,12 @@ class Participation:
         now = self._policy.news()
         if now is None:
             return
-        tightened, loosened = rule_changes(self.rules, now)
+        changes = rule_changes(self.rules, now)
+        tightened = [change.name for change in changes if change.tightened]
+        loosened = [change.name for change in changes if change.loosened]
         self.rules = stricter(self.rules, now)
         with self.accounts.open(self.ledger):
-            self.ledger.note("policy", tightened=tightened, loosened=loosened)
+            self.ledger.note("policy", tightened=tightened, loosened=loosened, changes=[*map(str, changes)])
         admit(now, self.request.document)
         check_sites(now, self._name, self.request.sites)
         self.downloads.tighten(self.rules.max_change)

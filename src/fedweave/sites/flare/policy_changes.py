@@ -5,14 +5,14 @@ the next job on."""
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedweave.sites.flare.policy import covers
 from fedweave.sites.flare.policy_names import read_checked
-from fedweave.sites.flare.sitefile import SITE_FILE, Rules
+from fedweave.sites.flare.sitefile import SITE_FILE, Releases, Rules, Way, way_of
 
 T = TypeVar("T")
 
@@ -41,20 +41,73 @@ class PolicyFile:
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
+@dataclass(frozen=True)
+class RuleChange:
+    """A rule with another value, as text. It can be tightened in one part and loosened in another; neither if no value
+    of the rule is stricter (`Way.NEITHER`)."""
+
+    name: str
+    before: str
+    after: str
+    tightened: bool
+    loosened: bool
+
+    def __str__(self) -> str:
+        ways = ["tightened"] * self.tightened + ["loosened"] * self.loosened
+        return f"{self.name} {' and '.join(ways) or 'changed'}: {self.before} → {self.after}"
+
+
 def stricter(before: Rules, now: Rules) -> Rules:
     """Rules that forbid what `before` or `now` forbids. Rules that a site checks when a job begins (`algorithms`,
     `parts`, `files`, `members`, `lost`, `releases`) are taken from `now`; the caller checks the job against the first
     four again."""
-    values = {name: combine(vars(before)[name], vars(now)[name]) for name, combine in _STRICTER.items()}
-    return replace(now, **values)
+    names = [rule.name for rule in fields(Rules) if rule.name not in _WHEN_A_JOB_BEGINS]
+    return replace(now, **{name: _stricter_value(name, before, now) for name in names})
 
 
-def rule_changes(before: Rules, now: Rules) -> tuple[list[str], list[str]]:
-    """The names of the tightened rules, and the names of the rules that are loosened in whole or in part."""
-    was, new, both = vars(before), vars(now), vars(stricter(before, now))
-    differing = [field.name for field in fields(Rules) if was[field.name] != new[field.name]]
-    tightened = [name for name in differing if name not in _STRICTER or both[name] != was[name]]
-    return tightened, [name for name in differing if name in _STRICTER and both[name] != new[name]]
+def rule_changes(before: Rules, now: Rules) -> list[RuleChange]:
+    """The rules that differ, and which way."""
+    changes = list[RuleChange]()
+    for rule in fields(Rules):
+        was, new, both = vars(before)[rule.name], vars(now)[rule.name], _stricter_value(rule.name, before, now)
+        if not _same(was, new):
+            directed = way_of(rule.name) is not Way.NEITHER
+            ways = directed and not _same(both, was), directed and not _same(both, new)
+            changes.append(RuleChange(rule.name, value_text(was), value_text(new), *ways))
+    return changes
+
+
+def value_text(setting: object) -> str:
+    """The value of a rule in words."""
+    if isinstance(setting, dict):
+        return ", ".join(f"{key} = {value}" for key, value in setting.items()) or "not set"
+    if isinstance(setting, list | tuple):
+        return ", ".join(map(str, setting)) or "not set"
+    if setting is None:
+        return "not set"
+    if isinstance(setting, bool):
+        return "yes" if setting else "no"
+    return f"{setting:,}" if isinstance(setting, int) else str(setting)
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two values of a rule are the same; lists in any order."""
+    return set(one) == set(other) if isinstance(one, tuple) and isinstance(other, tuple) else one == other
+
+
+def _stricter_value(name: str, before: Rules, now: Rules) -> Any:
+    """The value of a rule that forbids what either value forbids, by the rule's way and type."""
+    default, way = vars(Rules())[name], way_of(name)
+    combine = _OWN.get(name)
+    if way is Way.NEITHER:
+        return vars(now)[name]
+    if combine is None and isinstance(default, tuple):
+        combine = _common if way is Way.ALLOWS else _both
+    elif combine is None and isinstance(default, dict):
+        combine = partial(_of_each, min if way is Way.ALLOWS else max)
+    elif combine is None:
+        combine = max if way is Way.DEMANDS else operator.and_ if isinstance(default, bool) else _min
+    return combine(vars(before)[name], vars(now)[name])
 
 
 def _both(before: Iterable[T], now: Iterable[T]) -> tuple[T, ...]:
@@ -89,12 +142,25 @@ def _stricter_exchange(before: bool | int, now: bool | int) -> bool | int:
     return max(before, now) if before and now else False
 
 
-_STRICTER: dict[str, Callable[..., Any]] = (
-    dict.fromkeys(("deny", "secure_sum"), _both)
-    | dict.fromkeys(("unbounded", "measures"), _common)
-    | dict.fromkeys(("mixup", "noise"), partial(_of_each, max))
-    | dict.fromkeys(("partial_sums", "repeats", "true_labels"), operator.and_)
-    | dict.fromkeys(("epsilon", "delta", "bytes", "max_ids", "max_change", "score_epsilon", "evaluations"), _min)
-    | dict.fromkeys(("min_nodes", "min_sites", "min_summed", "min_difference", "round_scores"), max)
-    | {"calls": partial(_of_each, min), "exchange": _stricter_exchange}
-)
+def _listed(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
+    """What both lists name; an empty one names everything."""
+    return tuple(name for name in now if name in before) if before and now else before or now
+
+
+def _named(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """The entries that both have; an empty one has every entry."""
+    return dict(before.items() & now.items()) if before and now else dict(before or now)
+
+
+def _stricter_release(before: Releases, now: Releases) -> Releases:
+    return "same-files" if "same-files" in (before, now) else now
+
+
+_WHEN_A_JOB_BEGINS = ("algorithms", "parts", "files", "members", "lost", "releases")
+# Rules of which neither the way nor the type says how two values hold together.
+_OWN: dict[str, Callable[..., Any]] = {
+    "algorithms": _listed,
+    "members": _named,
+    "releases": _stricter_release,
+    "exchange": _stricter_exchange,
+}

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
 from fedweave.core.links import Links
-from fedweave.core.settings import Beside
+from fedweave.core.settings import Beside, hints_of
 from fedweave.core.types import CLASS, Record
 from fedweave.datasets.external import REFUSE, WIDENING, check_external
 from fedweave.datasets.links import TASK as LINKS
@@ -169,6 +170,15 @@ class SiteData(DataSettings):
         return self.classes if self.labels is None else len(self.labels)
 
 
+class Way(Enum):
+    """What a rule is, in the type of its field (`way_of`). ALLOWS: fewer or lower values are stricter. DEMANDS: more or
+    higher values are. NEITHER: no value is stricter than another."""
+
+    ALLOWS = "allows"
+    DEMANDS = "demands"
+    NEITHER = "neither"
+
+
 @dataclass(frozen=True)
 class Rules:
     """The table [policy]; by default everything that an installed algorithm sends may leave.
@@ -229,35 +239,35 @@ class Rules:
                 any step. None allows any.
     """
 
-    algorithms: tuple[str, ...] = ()
-    parts: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    releases: Releases = "same-files"
-    deny: tuple[str, ...] = ()
-    mixup: dict[str, Annotated[int, Field(ge=1)]] = field(default_factory=dict)
-    noise: dict[str, Annotated[float, Field(gt=0)]] = field(default_factory=dict)
-    secure_sum: tuple[str, ...] = ()
-    partial_sums: bool = False
-    epsilon: Annotated[float, Field(gt=0)] | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    unbounded: tuple[str, ...] = ()
-    repeats: bool = False
-    lost: tuple[Annotated[str, Field(pattern=HEAD)], ...] = ()
-    bytes: Annotated[int, Field(gt=0)] | None = None
-    calls: dict[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict)
-    min_nodes: Annotated[int, Field(ge=1)] = 10
-    min_sites: Annotated[int, Field(ge=1)] = 1
-    members: dict[str, _Fingerprint] = field(default_factory=dict)
-    min_summed: Annotated[int, Field(ge=2)] = 2
-    min_difference: Annotated[int, Field(ge=1)] = 2
-    exchange: bool | Annotated[int, Field(ge=1)] = False
-    max_ids: Annotated[int, Field(ge=1)] | None = None
-    round_scores: Annotated[int, Field(ge=1)] = 1
-    measures: tuple[Measure, ...] = ()
-    score_epsilon: Annotated[float, Field(gt=0)] | None = None
-    true_labels: bool = False
-    evaluations: Annotated[int, Field(ge=0)] | None = None
-    max_change: Annotated[float, Field(gt=0)] | None = None
+    algorithms: Annotated[tuple[str, ...], Way.ALLOWS] = ()
+    parts: Annotated[tuple[str, ...], Way.ALLOWS] = ()
+    files: Annotated[tuple[str, ...], Way.ALLOWS] = ()
+    releases: Annotated[Releases, Way.ALLOWS] = "same-files"
+    deny: Annotated[tuple[str, ...], Way.DEMANDS] = ()
+    mixup: Annotated[dict[str, Annotated[int, Field(ge=1)]], Way.DEMANDS] = field(default_factory=dict)
+    noise: Annotated[dict[str, Annotated[float, Field(gt=0)]], Way.DEMANDS] = field(default_factory=dict)
+    secure_sum: Annotated[tuple[str, ...], Way.DEMANDS] = ()
+    partial_sums: Annotated[bool, Way.ALLOWS] = False
+    epsilon: Annotated[Annotated[float, Field(gt=0)] | None, Way.ALLOWS] = None
+    delta: Annotated[Annotated[float, Field(gt=0, lt=1)], Way.ALLOWS] = 1e-5
+    unbounded: Annotated[tuple[str, ...], Way.ALLOWS] = ()
+    repeats: Annotated[bool, Way.ALLOWS] = False
+    lost: Annotated[tuple[Annotated[str, Field(pattern=HEAD)], ...], Way.NEITHER] = ()
+    bytes: Annotated[Annotated[int, Field(gt=0)] | None, Way.ALLOWS] = None
+    calls: Annotated[dict[str, Annotated[int, Field(ge=0)]], Way.ALLOWS] = field(default_factory=dict)
+    min_nodes: Annotated[Annotated[int, Field(ge=1)], Way.DEMANDS] = 10
+    min_sites: Annotated[Annotated[int, Field(ge=1)], Way.DEMANDS] = 1
+    members: Annotated[dict[str, _Fingerprint], Way.ALLOWS] = field(default_factory=dict)
+    min_summed: Annotated[Annotated[int, Field(ge=2)], Way.DEMANDS] = 2
+    min_difference: Annotated[Annotated[int, Field(ge=1)], Way.DEMANDS] = 2
+    exchange: Annotated[bool | Annotated[int, Field(ge=1)], Way.ALLOWS] = False
+    max_ids: Annotated[Annotated[int, Field(ge=1)] | None, Way.ALLOWS] = None
+    round_scores: Annotated[Annotated[int, Field(ge=1)], Way.DEMANDS] = 1
+    measures: Annotated[tuple[Measure, ...], Way.ALLOWS] = ()
+    score_epsilon: Annotated[Annotated[float, Field(gt=0)] | None, Way.ALLOWS] = None
+    true_labels: Annotated[bool, Way.ALLOWS] = False
+    evaluations: Annotated[Annotated[int, Field(ge=0)] | None, Way.ALLOWS] = None
+    max_change: Annotated[Annotated[float, Field(gt=0)] | None, Way.ALLOWS] = None
 
     def plain(self) -> Record:
         """The rules that differ from their defaults, as a record for JSON."""
@@ -274,6 +284,12 @@ class Rules:
         """The rules for messages that an owner cannot deny: `deny` is empty, and the `keys` may leave without a
         bound."""
         return replace(self, deny=(), unbounded=(*self.unbounded, *keys))
+
+
+def way_of(rule: str) -> Way:
+    """The declared way of a rule."""
+    (way,) = (one for one in get_args(hints_of(Rules)[rule])[1:] if isinstance(one, Way))
+    return way
 
 
 def read_site_file(path: Path) -> tuple[SiteData, Rules]:
