@@ -32,7 +32,7 @@ from fedweave.python.training import Silent
 from fedweave.reports.html import render
 from fedweave.reports.terminal import show_result
 from fedweave.reports.verdict import verdict_of
-from tests.refusals import check_facts
+from tests.refusals import check_facts, refusal
 from tests.runs.test_best_round import config as best_config
 from tests.runs.test_best_round import means
 from tests.runs.test_early_stopping import config
@@ -93,6 +93,8 @@ def test_models_of_clients_own_training_are_of_the_last_round(stopped: Path) -> 
     assert saved_round(stopped, "last") == "last"
     table = predictions(stopped, model="trained")
     assert table.equals(predictions(stopped, model="trained", when="last"))
+    with refusal("user.no-model", "--round", f"round {summary_of(stopped)['chosen_round']}"):
+        predictions(stopped, model="trained", when="best")
 
 
 def test_terminal_and_page_show_it_with_the_last_round_beside_it(stopped: Path) -> None:

@@ -150,7 +150,11 @@ class Trained:
         weights = {client: state["model"] for client, state in states.items() if "model" in state}
         result = {client: check_fits(w, self.net_of(client), self.directory) for client, w in weights.items()}
         if not result:
-            raise UserError(f"no client has a {which} model; take --model personal.")
+            if which == "trained" and self.when == "best":
+                why = "a run keeps trained models of its last round only. Leave --round out."
+            else:
+                why = "take --model personal."
+            raise UserError(f"no client has a {which} model of round {fed.round}; {why}", code="user.no-model")
         return result
 
     def model_of(self, which: str, client: str) -> Tree:
