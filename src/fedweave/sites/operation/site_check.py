@@ -267,9 +267,9 @@ def _rehearse(
     for why, sender, certain in refusals(rules, calls, labels, len(sites), scored):
         senders.setdefault((why, certain), []).append(sender)
     for (why, certain), steps in senders.items():
-        verb, so = ("sends", "so that") if certain else ("may send", "if it does,")
-        ends = f"{so} the site would leave the run. Change its policy, or choose another algorithm."
-        note = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
+        sent = "sends it, so that" if certain else "may send it; if it does,"
+        ends = f"{sent} the site would leave the run. Change its policy, or choose another algorithm."
+        note = f"{SITE_FILE}: {why}. {' and '.join(dict.fromkeys(steps))} {ends}"
         (findings.faults if certain else findings.notes).append((name, note))
     findings.notes.extend((name, note) for note in _note_exposed_fields(calls))
     findings.notes.extend((name, note) for note in algorithm.notes)
