@@ -93,11 +93,11 @@ def write_export(
     from fedweave.experiment.runs.reading import read_run
     from fedweave.experiment.runs.trained import round_in_words
     from fedweave.export.card import CardSettings, card
-    from fedweave.export.programs import onnx_graph, torch_program, usage
+    from fedweave.export.programs import call_of, onnx_graph, torch_program, usage
     from fedweave.models.exported import MODEL, WEIGHTS
 
     about, weights = model_source.description(), model_source.weights
-    call = "model(x, edge_index)"
+    call = call_of(about)
     if form == Format.onnx:
         files, words = {"model.onnx": onnx_graph(about, weights)}, usage(about)
     elif form == Format.torch:
