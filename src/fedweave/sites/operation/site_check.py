@@ -25,6 +25,7 @@ from fedweave.engines.devices import choose_device
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.rounds import is_evaluated
+from fedweave.reports.clients import equal_size_note
 from fedweave.sites.flare.accounts import Accounts
 from fedweave.sites.flare.admission import (
     check_algorithm,
@@ -272,7 +273,7 @@ def _rehearse(
         note = f"{SITE_FILE}: {why}. {' and '.join(dict.fromkeys(steps))} {ends}"
         (findings.faults if certain else findings.notes).append((name, note))
     findings.notes.extend((name, note) for note in _note_exposed_fields(calls))
-    findings.notes.extend((name, note) for note in algorithm.notes)
+    findings.notes.extend((name, note) for note in (*algorithm.notes, equal_size_note(config, algorithm)) if note)
     accounts = Accounts(folder, rules.lost)
     findings.attempt(name, partial(_check_accounts, accounts), Path(SITE_FILE))
     spent, replied = accounts.spent, accounts.replies_under(pin(config.plain(), list(sites)))
