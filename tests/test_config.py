@@ -397,6 +397,12 @@ def test_who_exchanges_a_plugin_is_told_how_to_leave_out_the_keys_of_the_other(t
         config.read(path, ["algorithm.step=3"])
 
 
+@pytest.mark.parametrize("name", ["evaluation", "algorithm", "pay"])
+def test_a_key_of_the_top_level_in_a_section_is_said_to_be_one(toml: Callable[[str], Path], name: str) -> None:
+    with refusal("config.unknown-key", f"{name}.eval_every", "top level", "eval_every = "):
+        config.read(toml(GRID), [f"{name}.eval_every=auto"])
+
+
 @pytest.mark.parametrize("document", [{"engine": {"gpu": True}}, {"device": "cuda"}, {"engine": {"gpus": 1}}])
 def test_who_looks_for_gpus_hears_where_they_are_set(document: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"engine\.device"):

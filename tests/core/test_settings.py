@@ -3,6 +3,7 @@
 import copy
 import inspect
 import pickle
+import pydoc
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, get_origin
 
@@ -170,6 +171,8 @@ def test_signature_and_docstring_have_every_setting(family: str) -> None:
         missing = [name for name in signature.parameters if name not in described]
         assert missing == []
         assert all(get_origin(parameter.annotation) is not Annotated for parameter in signature.parameters.values())
+        initializers = [line for line in pydoc.render_doc(kind).splitlines() if "__init__(self" in pydoc.plain(line)]
+        assert all("Annotated" not in line for line in initializers)
 
 
 def test_limits_are_left_out_of_a_plain_type() -> None:

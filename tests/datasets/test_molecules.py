@@ -64,6 +64,12 @@ class TestSmiles:
         numbers = scaffolds_of(load("graphs", str(table(tmp_path))))
         assert numbers[0] == numbers[3] != numbers[1] == numbers[2]
 
+    def test_a_refusal_lists_the_columns_of_the_file(self, tmp_path: Path) -> None:
+        """Not the ids that are made of row numbers where it has none."""
+        with refusal("data.column-missing", "'label'", "it has smiles, name. ") as error:
+            load("graphs", str(table(tmp_path, "smiles,name\nCCO,ethanol\n")))
+        assert "  " not in str(error.value)
+
     def test_real_molecules_are_those_of_the_tables(self, data_root: Path) -> None:
         """Which RDKit made, too, by others: every atom's kind and five numbers, every bond and its kind."""
         tables = load("graphs", str(data_root / "bace"), normalize="none")

@@ -159,6 +159,7 @@ def test_and_on_edges_as_examples(tmp_path: Path, name: str) -> None:
     assert about["scaling"]["how"] == "standard"
     said = (out / "export/README.md").read_text()
     check_facts(said, "edge_attr: 1 column, float32: amount")
+    assert "`model(x, edge_index, edge_attr=edge_attr)`" in said
     (out / "config.toml").write_text(config.to_toml(for_sites(finished_config(out).plain()).plain()))
     commands.run("export", out, "--out", tmp_path / "at-sites")
     assert torch.equal(edge_logits(loaded(tmp_path / "at-sites"), whole), theirs)

@@ -22,6 +22,7 @@ from fedweave.experiment.runs.reading import read_run
 from fedweave.incentives.payoffs import limit_shares
 from fedweave.incentives.rules import PAYOFF, RULES
 from fedweave.incentives.statement import of_member
+from fedweave.reports.clients import equal_size_note
 from tests.algorithms import cheats
 from tests.refusals import refusal
 
@@ -215,6 +216,21 @@ def test_pay_by_what_nothing_measures_is_refused_before_training(
     assert not (tmp_path / "runs").exists()
     with refusal("config.pay"):
         build(resolve(document))
+
+
+@pytest.mark.parametrize(
+    ("parts", "pay", "noted"),
+    [
+        (["norm_bound", "validated_value"], {"by": "size"}, True),
+        (["norm_bound", "validated_value"], {"by": "validated", "cap": 1.5}, True),
+        (["norm_bound", "validated_value"], {"by": "validated"}, False),
+        (["by_size", "norm_bound", "validated_value"], {"by": "size"}, False),
+        (["coalition_value"], {"by": "size"}, False),
+    ],
+)
+def test_sizes_that_are_all_equal_are_noted(parts: list[str], pay: dict[str, Any], noted: bool) -> None:
+    config = resolve(CONFIG | {"pay": PAY | {"cap": 0.0} | pay, "algorithm": {"name": "fedavg", "parts": parts}})
+    assert bool(equal_size_note(config, build(config).algorithm)) == noted
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,16 @@ def test_scores_that_tie_need_no_advice(difference: float) -> None:
     assert "shelf" not in notes(LINKS | {"global/mrr": 0.4 + difference})
 
 
+def test_advice_that_is_followed_is_left_out() -> None:
+    poor = {"scores/diverged": 1e6, "global/classes_predicted": 1, "global/accuracy": 0.5} | BELOW
+    for algorithm, data in ({}, {}), ({"class_weight": "balanced"}, {"normalize": "auto"}):
+        config = {"algorithm": algorithm, "data": data}
+        said = " ".join(notes(poor, RunFacts.of_summary({"rounds": 5}, config)).values())
+        assert ("class_weight" in said, "data.normalize" in said) == (not algorithm, not data)
+    at_sites = RunFacts.of_summary({"rounds": 5}, {"data": {"normalize": "auto"}, "engine": {"name": "flare"}})
+    assert "data.normalize" in notes(BELOW, at_sites)["shelf"]
+
+
 def test_advice_names_the_setting_of_the_examples() -> None:
     """Links are examples, too, and have no features: their models read those of nodes."""
     forms = ({"examples": False, "features": 2}, {"examples": True, "features": 2}, {"examples": True, "features": 0})

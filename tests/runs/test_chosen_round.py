@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from typer.testing import CliRunner
 
 import fedweave
 from fedweave.apply.embeddings import embeddings
 from fedweave.apply.run_predictions import predictions
+from fedweave.cli import app
 from fedweave.core.tree import leaves
 from fedweave.experiment.config import EvaluationSettings, resolve, to_toml
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -32,7 +34,7 @@ from fedweave.python.training import Silent
 from fedweave.reports.html import render
 from fedweave.reports.terminal import show_result
 from fedweave.reports.verdict import verdict_of
-from tests.refusals import check_facts
+from tests.refusals import check_facts, refusal
 from tests.runs.test_best_round import config as best_config
 from tests.runs.test_best_round import means
 from tests.runs.test_early_stopping import config
@@ -93,6 +95,18 @@ def test_models_of_clients_own_training_are_of_the_last_round(stopped: Path) -> 
     assert saved_round(stopped, "last") == "last"
     table = predictions(stopped, model="trained")
     assert table.equals(predictions(stopped, model="trained", when="last"))
+    with refusal("user.no-model", f"round {summary_of(stopped)['chosen_round']}", "--round"):
+        predictions(stopped, model="trained", when="best")
+
+
+@pytest.mark.parametrize("command", ["predict", "embed", "export"])
+def test_commands_name_the_round_of_the_model(stopped: Path, tmp_path: Path, command: str) -> None:
+    summary = summary_of(stopped)
+    words = {"chosen": f"chosen round {summary['chosen_round']}", "last": f"last round {summary['rounds']}"}
+    for when, word in words.items():
+        out = tmp_path / (when if command == "export" else f"{when}.csv")
+        said = CliRunner().invoke(app, [command, str(stopped), "--round", when, "--out", str(out)])
+        check_facts(said.output, f"({word})")
 
 
 def test_terminal_and_page_show_it_with_the_last_round_beside_it(stopped: Path) -> None:

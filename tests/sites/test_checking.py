@@ -373,7 +373,8 @@ def test_a_graph_of_the_server_that_is_unlike_the_sites_is_refused(
         pytest.param("epsilon = 1.0", "fault", ("policy.epsilon:", "update"), marks=pytest.mark.slow),
         pytest.param('deny = ["own"]', "fault", ("policy.deny: own", "FedAvg.score"), marks=pytest.mark.slow),
         ('deny = ["own/groups"]', "note", ("policy.deny: own/groups", "FedAvg.score")),
-        ('deny = ["own/auc"]', "fault", ("policy.deny: own/auc", "policy.measures", "FedAvg.score")),
+        ('deny = ["own/auc"]', "fault", ("policy.deny: own/auc", "policy.measures has 'auc'", "FedAvg.score")),
+        ('deny = ["own/accuracy"]', "fault", ("policy.deny: own/accuracy", "policy.round_scores", "FedAvg.score")),
         ('deny = ["features"]', "fault", ("policy.deny", "features")),  # without which no model can be built
         pytest.param('deny = ["classes"]', "fault", ("policy.deny", "classes"), marks=pytest.mark.slow),
         ("min_sites = 4", "fault", ("policy.min_sites:", "3", "4")),

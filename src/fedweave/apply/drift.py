@@ -128,7 +128,7 @@ def drift(
     if (place / CONFIG).is_file():
         config = finished_config(place)
         check_alone(config)
-        run = load_trained(place, config, "Name the site's folder as MODEL, where the data is.", when)
+        run = load_trained(place, config, "Name the site's folder as MODEL, where the data is.", when, model)
         scorer, before = reference_of_run(run, model, client)
     else:
         scorer = scorer_at(place, model, client, when)

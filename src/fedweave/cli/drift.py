@@ -37,13 +37,15 @@ def drift(
     if a column moved beyond the threshold and beyond chance, else 0.
     """
     from fedweave.apply.drift import drift as drift_of
+    from fedweave.experiment.runs.trained import round_in_words
     from fedweave.reports.drift import document, headline, notes, row
     from fedweave.reports.pages import html
     from fedweave.reports.terminal import screen, show_rows
 
     if out is not None and out.suffix not in (".html", ".json"):
         raise UserError(f"--out {out}: name a file that ends in .html or .json.", code="drift.out")
-    result = drift_of(place, tables, threshold, None if model is None else str(model), client, when.value)
+    which = None if model is None else str(model)
+    result = drift_of(place, tables, threshold, which, client, when.value)
     if out is not None:
         write_result_file(out, lambda: html(document(result)), result.record)
     console = screen()
@@ -56,6 +58,9 @@ def drift(
         print_line(console, f"… and {rest:,} more with smaller values")
     for line in notes(result):
         print_line(console, line)
+    of_round = round_in_words(place, when.value, which)
+    if of_round:
+        print_line(console, f"Model: {of_round}.")
     if out is not None:
         print_line(console, out)
     if result.alarms:

@@ -61,6 +61,7 @@ def embed(
     from fedweave.apply.embeddings import embeddings
     from fedweave.experiment.config import Config
     from fedweave.experiment.runs import files
+    from fedweave.experiment.runs.trained import round_in_words
     from fedweave.reports.terminal import Terminal, screen
 
     # 1. Where to write.
@@ -82,7 +83,9 @@ def embed(
     write_table_file(out, result.table, spreadsheet)
     width = sum(name.startswith("e_") for name in result.table.column_names)
     console = screen()
-    print_line(console, f"{len(result.table):,} rows with vectors of {width} numbers: {out}")
+    of_round = round_in_words(place, when.value, which)
+    text = f"{len(result.table):,} rows with vectors of {width} numbers"
+    print_line(console, f"{text} ({of_round}): {out}" if of_round else f"{text}: {out}")
     if result.agreement is not None:
         before, after = result.agreement
         print_line(

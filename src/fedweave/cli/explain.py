@@ -61,6 +61,7 @@ def explain(
     and sends nothing.
     """
     from fedweave.apply.reasons import explain as reasons_of
+    from fedweave.experiment.runs.trained import round_in_words
     from fedweave.reports.explanation import page, show
     from fedweave.reports.terminal import screen
 
@@ -80,5 +81,8 @@ def explain(
     if out is not None:
         write_result_file(out, lambda: page(explanation), explanation.record)
     show(explanation, top)
+    of_round = round_in_words(place, when.value, which)
+    if of_round:
+        print_line(screen(), f"Model: {of_round}.")
     if out is not None:
         print_line(screen(), out)

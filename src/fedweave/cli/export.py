@@ -91,12 +91,13 @@ def write_export(
     from fedweave.core.tree import leaves
     from fedweave.experiment.runs.files import SCORER, plain_errors, write
     from fedweave.experiment.runs.reading import read_run
+    from fedweave.experiment.runs.trained import round_in_words
     from fedweave.export.card import CardSettings, card
-    from fedweave.export.programs import onnx_graph, torch_program, usage
+    from fedweave.export.programs import call_of, onnx_graph, torch_program, usage
     from fedweave.models.exported import MODEL, WEIGHTS
 
     about, weights = model_source.description(), model_source.weights
-    call = "model(x, edge_index)"
+    call = call_of(about)
     if form == Format.onnx:
         files, words = {"model.onnx": onnx_graph(about, weights)}, usage(about)
     elif form == Format.torch:
@@ -117,4 +118,4 @@ def write_export(
     except BaseException:  # what is there of it is not an export
         shutil.rmtree(folder)
         raise
-    typer.echo(f"{model_source.which} model: {folder}")
+    typer.echo(f"{model_source.which} model ({round_in_words(directory, model_source.when)}): {folder}")

@@ -23,7 +23,7 @@ Settings = Annotated[
 ]
 Earlier = Annotated[
     Path | None,
-    typer.Option("--init-from", metavar="RUN", help="Begin with the weights that an earlier run ended with."),
+    typer.Option("--init-from", metavar="RUN", help="Begin with the weights of an earlier run's chosen round."),
 ]
 
 Algorithm = Annotated[str | None, typer.Option(metavar="NAME", help="Run the same experiment with another algorithm.")]
@@ -75,8 +75,8 @@ When = Annotated[
     ModelRound,
     typer.Option(
         "--round",
-        help="Models after the last round, or after the one that was best on validation. By default (chosen) the best "
-        "one, or the last one where no round was evaluated on validation examples.",
+        help="best: the round that was best on validation examples, an error where there is none. last: the last one. "
+        "chosen: best where there is one, else last; trained models are always of the last.",
     ),
 ]
 Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this client's model.")]

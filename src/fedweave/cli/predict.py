@@ -72,6 +72,7 @@ def predict(
     from fedweave.apply.prediction_table import accuracy_of, rmse_of
     from fedweave.apply.run_predictions import PairQuery, predictions
     from fedweave.experiment.runs import files
+    from fedweave.experiment.runs.trained import round_in_words
     from fedweave.reports.terminal import screen
 
     # 1. Options that do not go together.
@@ -100,7 +101,7 @@ def predict(
     write_table_file(path, table, spreadsheet)
 
     # 3. What it has.
-    text = f"{len(table)} predictions"
+    text = f"{len(table)} predictions ({round_in_words(directory, when.value, which)})"
     if data is not None:  # for its own examples the run's metrics show more
         share, error = accuracy_of(table), rmse_of(table)
         text += "" if share is None else f", right for {share:.1%} of the examples with a known class"

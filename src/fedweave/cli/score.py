@@ -41,13 +41,16 @@ def score(
     import pyarrow.compute as pc
 
     from fedweave.apply.scorer import scorer_at
+    from fedweave.experiment.runs.trained import round_in_words
     from fedweave.reports.terminal import screen
 
     check_table_file(out, spreadsheet, "score.out")
-    scorer = scorer_at(place, None if model is None else str(model), client, when.value)
+    which = None if model is None else str(model)
+    scorer = scorer_at(place, which, client, when.value)
     table = scorer.score(tables)
     write_table_file(out, table, spreadsheet)
-    text = counted(len(table), scorer.form.example)
+    of_round = round_in_words(place, when.value, which) or f"round {scorer.round:,}"
+    text = f"{counted(len(table), scorer.form.example)} ({of_round})"
     if "flagged" in table.column_names:
         text += f", {pc.sum(table['flagged']).as_py() or 0:,} flagged"
     print_line(screen(), f"{text}: {out}")

@@ -66,12 +66,11 @@ class _PlainSignature:
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
         _, *parameters = inspect.signature(owner.__init__).parameters.values()  # type: ignore[misc]
         hints = hints_of(owner)
-        return inspect.Signature(
-            [
-                parameter.replace(annotation=plain_type(hints.get(parameter.name, parameter.annotation)))
-                for parameter in parameters
-            ]
-        )
+        types = {one.name: plain_type(hints.get(one.name, one.annotation)) for one in parameters}
+        initializer = vars(owner).get("__init__")
+        if initializer is not None:  # `help` shows it, too, after it asked for the signature of the class
+            initializer.__annotations__ |= {name: types[name] for name in types if name in initializer.__annotations__}
+        return inspect.Signature([one.replace(annotation=types[one.name]) for one in parameters])
 
 
 def plain_type(hint: Any) -> Any:

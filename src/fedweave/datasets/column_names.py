@@ -71,7 +71,7 @@ def check_columns(
         if all(is_value):  # to give these columns a meaning would lose the row
             refuse(path, f"{what}, and {', '.join(columns[:5])} look like a row", header, "header")
         remedy = f"If that is a row: {header} If not: {naming}" if any(is_value) else naming
-        refuse(path, f"{what}; it has {', '.join(columns)}", remedy, "column-missing")
+        refuse(path, f"{what}; it has {', '.join(table.own_columns)}", remedy, "column-missing")
     # 3. Columns without a meaning.
     extra = [name for name in columns if name not in known] if closed else []
     ignore = f"ignore = {json.dumps([f'{path.stem}.{name}' for name in extra])}"
@@ -129,12 +129,12 @@ def _naming_remedy(table: Table, absent: Sequence[str], known: Sequence[str]) ->
                 targets.setdefault(LABELS if values <= {0, 1} else "number", []).append(name)
         lists = {kind: json.dumps(names, ensure_ascii=False) for kind, names in targets.items()}
         settings = " or ".join(f'target = "{kind}", targets = {names}' for kind, names in lists.items())
-        remedies += [f"If numbers or several labels are predicted: {settings}."] if settings else [""]
+        remedies += [f"If numbers or several labels are predicted: {settings}."] if settings else []
     of_settings = [name for name in absent if name not in MEANINGS]  # such as the owner's column: a name of the user's
     if of_settings:
         which = " and ".join(map(repr, of_settings))
         remedies.append(f"Change {which} where [data] names it (owner, node_time or targets).")
-    return f"{' '.join(remedies)} See docs/data-format.md for all columns."
+    return " ".join([*remedies, "See docs/data-format.md for all columns."])
 
 
 def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:

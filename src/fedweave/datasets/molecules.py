@@ -18,7 +18,7 @@ from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.column_names import EDGES
-from fedweave.datasets.table import Table, Tables
+from fedweave.datasets.table import MADE, Table, Tables
 from fedweave.errors import ConfigError, UserError
 
 REFUSE = "refuse"
@@ -63,7 +63,7 @@ def tables_of(graphs: Table, columns: Mapping[str, str], elements: Sequence[str]
     graphs = graphs.without(graphs.blank())
     if ids not in graphs.columns:
         rows = np.arange(graphs.rows) if graphs.file_rows is None else graphs.file_rows
-        data = graphs.data.append_column(ids, pa.array(rows.astype(str)))
+        data = graphs.data.append_column(pa.field(ids, pa.string(), metadata=MADE), pa.array(rows.astype(str)))
         graphs = Table(graphs.path, data, graphs.top, file_rows=rows)
     texts = graphs.texts(smiles).to_pylist()
     molecules = list(map(read_molecule, texts))

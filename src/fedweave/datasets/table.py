@@ -21,6 +21,7 @@ from fedweave.datasets.name_matching import DECIMAL_NUMBER, NameIndex, as_whole
 WHOLE = r"^-?\d{1,18}(\.0*)?$"
 TEXT = "Use whole numbers or text in this column."
 TARGET = "Give a number, and an empty cell where it is not known."
+MADE = {b"made": b"of row numbers"}  # metadata of a column that no file has
 OPAQUE = "Write the column as numbers, text or dates, or leave it out: ignore in [data]."
 
 
@@ -39,6 +40,11 @@ class Table:
     def columns(self) -> list[str]:
         """Names, in file order."""
         return list(self.data.column_names)
+
+    @property
+    def own_columns(self) -> list[str]:
+        """Names of the columns that the file has, without those that were made from it (`MADE`)."""
+        return [column.name for column in self.data.schema if column.metadata != MADE]
 
     @property
     def rows(self) -> int:

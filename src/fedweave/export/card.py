@@ -146,7 +146,7 @@ def card(run: Run, source: Source, client: str | None, usage: str, settings: Car
     architecture.append(f"weights: {weights:,} numbers, float32")
 
     # 3. its metrics, and why accuracy is not the selection metric
-    facts = RunFacts.of_summary(run.summary)
+    facts = RunFacts.of_summary(run.summary, run.config)
     texts = notes(run.summary["metrics"], facts)
     caveat = texts.get("rare") or texts.get("judged")
     remarks_on_metrics = [plain(caveat)] if caveat else []

@@ -62,6 +62,15 @@ def names(about: Values) -> list[str]:
     return [name for name in INPUTS if optional.get(name, True)]
 
 
+def call_of(about: Values) -> str:
+    """How a model of this model.json is called in Python."""
+    arguments = [name if name in ("x", "edge_index", "batch") else f"{name}={name}" for name in names(about)]
+    if "decoder" in about:
+        arguments.append("pairs=pairs")
+        arguments += ["relation=relation"] if (about.get("edges") or {}).get("relations", 0) > 1 else []
+    return f"model({', '.join(arguments)})"
+
+
 def rows(about: Values) -> str:
     """The examples that the logits are for."""
     if "batch" in names(about):

@@ -169,8 +169,8 @@ def _notices(groups: Sequence[Group]) -> tuple[list[str], list[str]]:
     runs = [*chain.from_iterable(group.runs for group in groups)]
     warnings += [f"{run.directory}: {rounds_text(run)}." for run in runs if not run.finished]
 
-    def of_kind(informative: bool, summary: Record) -> dict[str, str]:
-        found = notes(summary["metrics"], RunFacts.of_summary(summary))
+    def of_kind(informative: bool, run: Run) -> dict[str, str]:
+        found = notes(run.summary["metrics"], RunFacts.of_summary(run.summary, run.config))
         return {subject: text for subject, text in found.items() if (subject in INFORMATIVE) == informative}
 
     warnings += _note_sentences(groups, partial(of_kind, False))
@@ -185,14 +185,14 @@ def _notices(groups: Sequence[Group]) -> tuple[list[str], list[str]]:
     return warnings + training_differences(groups), [*dict.fromkeys(remarks)]
 
 
-def _note_sentences(groups: Sequence[Group], notes_of: Callable[[Record], dict[str, str]]) -> list[str]:
+def _note_sentences(groups: Sequence[Group], notes_of: Callable[[Run], dict[str, str]]) -> list[str]:
     """The notes on groups' metrics: a sentence for each subject, once for all seeds and for all groups that share
     it."""
     labels: dict[tuple[str, str], list[str]] = {}  # {(runs, sentence): the groups with it}
     for group in groups:
         by_subject: dict[str, list[str]] = {}
         for run in group.runs:
-            for subject, sentence in notes_of(run.summary).items():
+            for subject, sentence in notes_of(run).items():
                 by_subject.setdefault(subject, []).append(sentence)
         for sentences in by_subject.values():
             runs = f", {len(sentences)} of {len(group.runs)} runs (numbers of one)" if len(group.runs) > 1 else ""
@@ -256,7 +256,7 @@ def _body(groups: Sequence[Group], embeddings: str, at: str, more_curves: Markup
         between=fairness_table(groups),
         favorable=favorable_class(groups),
         people=people_sentence(names_of_people(groups)),
-        fairest=_note_sentences(groups, lambda summary: fairest_notes(summary["metrics"])),
+        fairest=_note_sentences(groups, lambda run: fairest_notes(run.summary["metrics"])),
         # what joining brings each member
         gain_sentences=[*gains.gain_sentences(all_gains), *group_verdicts(groups)] if len(runs) > 1 else [],
         gain_spreads=gains.member_spreads(all_gains),

@@ -6,7 +6,8 @@ is not fair.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from fedweave.accounts.verdict import TIE, short
 from fedweave.core.text import counted
@@ -73,6 +74,7 @@ _SHELVES = {
     "local": "members reach alone with the tools on their shelf",
     "pooled": "the tools of the shelf reach on all members' examples together",
 }
+_WEIGH = " class_weight in [algorithm] gives the class more weight in training."
 _UNTESTED = (
     "no client was tested: none has a test example, or reports how many its own model hits (a site with "
     "policy.score_epsilon does not), and there is no global test set."
@@ -87,26 +89,38 @@ class RunFacts(NamedTuple):
     """What remedies depend on.
 
     rounds: how many were trained; 0 if unknown. edges: whether edges are the examples. test: the examples of "global"
-    metrics. alone: whether all members train alone, so that the run is what others are compared with.
+    metrics. alone: whether all members train alone, so that the run is what others are compared with. weighs, scales:
+    whether classes are weighed and these features scaled already.
     """
 
     rounds: int = 0
     edges: bool = False
     test: str = "all test examples"
     alone: bool = False
+    weighs: bool = False
+    scales: bool = False
 
     @classmethod
-    def of_summary(cls, summary: Values) -> "RunFacts":
-        """Of the run with this summary."""
+    def of_summary(cls, summary: Values, config: Mapping[str, Any] = MappingProxyType({})) -> "RunFacts":
+        """Of the run with this summary and configuration. Sites scale by their own settings."""
         test = "the global test set" if summary.get(GLOBAL_TEST) else cls().test
         edges = summary.get("edges") or {}  # of links, which are examples too, models read the features of nodes
         of_edges = bool(edges.get("examples") and edges.get("features"))
-        return cls(summary.get("rounds") or 0, of_edges, test, summary.get("algorithm") in TRAIN_ALONE)
+        weighs = config.get("algorithm", {}).get("class_weight", "none") != "none"
+        scaling = config.get("data", {}).get("edge_normalize" if of_edges else "normalize", "none")
+        scales = scaling != "none" and config.get("engine", {}).get("name") != "flare"
+        alone = summary.get("algorithm") in TRAIN_ALONE
+        return cls(summary.get("rounds") or 0, of_edges, test, alone, weighs, scales)
 
     @property
     def scaling(self) -> str:
         """The setting that scales the features of the examples."""
         return "data.edge_normalize" if self.edges else "data.normalize"
+
+    @property
+    def scaling_advice(self) -> str:
+        """The advice to scale features; "" if they are."""
+        return "" if self.scales else f"scale features ({self.scaling})"
 
     def peak(self, metrics: Metrics) -> str:
         """ "round 10 of 50" if validation examples were predicted best long before the end, so that more rounds would
@@ -182,6 +196,7 @@ def members_clause(metrics: Metrics, clients: int | None) -> str:
 def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
     """{subject: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
     sentences, training = {}, training or RunFacts()
+    advice = training.scaling_advice
     metric = selection_metric_of(metrics)
     coarse = metrics.get("scores/coarse")
 
@@ -195,14 +210,12 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
         more_rounds = "" if training.peak(metrics) or _is_tied(metrics) else " or more rounds"
         sentences["one class"] = (
             f"the model predicts one class for {training.test}; it is right for {accuracy:.1%}. Train with a larger "
-            f"algorithm.lr{more_rounds}, or weigh the classes "
-            "(algorithm.class_weight)."
+            f"algorithm.lr{more_rounds}{'' if training.weighs else ', or weigh the classes (algorithm.class_weight)'}."
         )
     if metrics.get(_DIVERGED):
         sentences["diverged"] = (
             f"training diverged: no model that learns has a mean loss of {metrics[_DIVERGED]:.3g}. Lower "
-            "algorithm.lr, bound the updates (the part clip), or scale features that are large "
-            f"({training.scaling})."
+            f"algorithm.lr, or bound the updates (the part clip){advice and f', or {advice}'}."
         )
     if _is_tied(metrics):
         sentences["tied"] = TIED_SENTENCE.format(f"{metrics[TIED]:g}")
@@ -227,7 +240,7 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
         flagged = "" if at is None or recall is None else f" Flagged from {at:.3g} on, {recall:.1%} of them are found."
         sentences["missed"] = (
             "no positive test example is predicted to be positive, as is usual where that class is rare."
-            f"{flagged} class_weight in [algorithm] gives the class more weight in training."
+            f"{flagged}{'' if training.weighs else _WEIGH}"
         )
     counts = {name: metrics.get(f"{POSITIVES}/{name}") for name in ("test", "test_fewest", "val", "val_fewest")}
     texts = {name: f"{count:,.0f}" for name, count in counts.items() if count is not None}
@@ -371,7 +384,8 @@ def _worse_than_shelf(metrics: Metrics, training: RunFacts) -> dict[str, str]:
         sentences.append(f"{text}, the value of {name} on the training edges")
     if not sentences:
         return {}
-    remedies = f"Try another model (`fedweave list models`), or scale features ({training.scaling})."
+    advice = training.scaling_advice
+    remedies = f"Try another model (`fedweave list models`){advice and f', or {advice}'}."
     return {"shelf": f"{'; '.join(sentences)}. {remedies}{_more_rounds(metrics, training)}"}
 
 

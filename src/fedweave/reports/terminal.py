@@ -16,8 +16,8 @@ from rich.table import Table
 from fedweave.accounts.document import plain_text, print_line
 from fedweave.core.text import counted
 from fedweave.core.types import Values
-from fedweave.experiment.config import Config
-from fedweave.experiment.runs.files import METRICS, read_table
+from fedweave.experiment.config import Config, load
+from fedweave.experiment.runs.files import CONFIG, METRICS, read_table
 from fedweave.metrics.selection import (
     ALL_EXAMPLES,
     ALONE,
@@ -169,7 +169,9 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
         if sentence:
             print_line(console, sentence)
     absences = "" if rows is None else absence_sentence(rows)
-    sentences = [*notes(metrics, RunFacts.of_summary(summary)).values(), *shelf_sentences(summary), absences]
+    config = load(directory / CONFIG) if (directory / CONFIG).is_file() else {}
+    facts = RunFacts.of_summary(summary, config)
+    sentences = [*notes(metrics, facts).values(), *shelf_sentences(summary), absences]
     _print_notes(console, filter(None, sentences))
 
     # 2. Two groups of people.

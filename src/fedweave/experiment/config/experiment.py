@@ -468,7 +468,7 @@ def choose_plugin(section_name: str, table: Document, path: str = "") -> Choice:
 def _section_values(document: Document, name: str, kind: type) -> Record:
     """The checked values of a section whose settings are the fields of `kind`."""
     fields, table = field_parameters(kind), section(document, name)
-    check_keys(name, table, [*fields])
+    check_keys(name, table, [*fields], hint=_hint_at_top_level)
     return check_values(f"{name}.", table, fields)
 
 
@@ -487,12 +487,19 @@ def _hint_at_sections(document: Document, key: str) -> str:
     return _ON_GPUS if key in _DEVICES else ""
 
 
+def _hint_at_top_level(key: str) -> str:
+    """A hint for a key of a section that is one of the top level."""
+    return f" Write it at the top level, before all sections: {key} = …" if key in field_parameters(General) else ""
+
+
 def _hint_at_plugins(path: str, valid: Container[str], key: str) -> str:
     """A hint for a key that a plug-in does not have: what it has instead, of the `valid` ones, or the plug-ins of the
     section that have it; "" where these are none or many."""
     if (path, key) == ("algorithm", "participation"):
         return _CALLS_ALL + (" `quorum` is the share of them that must reply." if "quorum" in valid else "")
     names = [name for name, kind in registry(path).items() if key in parameters(path, kind)]
+    if not names and _hint_at_top_level(key):
+        return _hint_at_top_level(key)
     if len(names) == 1:
         return f" It is a key of {names[0]} ({path}.name = {json.dumps(names[0])})."
     if path == "engine" and not names and key in _DEVICES:

@@ -31,6 +31,7 @@ from fedweave.experiment.runs.files import (
     read_summary,
     read_table,
 )
+from fedweave.metrics.selection import CHOSEN_ROUND, LAST_ROUND
 from fedweave.models.edges import model_of_form
 from fedweave.partition.base import Partition, client_ids
 
@@ -150,7 +151,11 @@ class Trained:
         weights = {client: state["model"] for client, state in states.items() if "model" in state}
         result = {client: check_fits(w, self.net_of(client), self.directory) for client, w in weights.items()}
         if not result:
-            raise UserError(f"no client has a {which} model; take --model personal.")
+            if which == "trained" and self.when == "best":
+                why = "a run keeps trained models of its last round only. Leave --round out."
+            else:
+                why = "take --model personal."
+            raise UserError(f"no client has a {which} model of round {fed.round}; {why}", code="user.no-model")
         return result
 
     def model_of(self, which: str, client: str) -> Tree:
@@ -215,6 +220,17 @@ def saved_round(directory: Path, when: When, model: str | None = None) -> SavedR
         return when
     has_choice = model != "trained" and "chosen_round" in read_summary(directory / SUMMARY)
     return "best" if has_choice else "last"
+
+
+def round_in_words(place: Path, when: When, model: str | None = None) -> str:
+    """The round that models of the finished run at `place` are from, such as "chosen round 25"; "" if no run is there,
+    as beside an export."""
+    if not (place / SUMMARY).is_file():
+        return ""
+    summary = read_summary(place / SUMMARY, "rounds")
+    if saved_round(place, when, model) == "best" and "chosen_round" in summary:
+        return f"{CHOSEN_ROUND} {summary['chosen_round']:,}"
+    return f"{LAST_ROUND} {summary['rounds']:,}"
 
 
 def load_global_model(directory: Path, config: Config, when: When = "chosen") -> tuple[Any, Tree]:

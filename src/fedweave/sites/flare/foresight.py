@@ -23,10 +23,10 @@ from fedweave.sites.flare.policy import (
     check_summed,
     covers,
 )
-from fedweave.sites.flare.scores import COUNTED, scoring_of, scoring_steps
-from fedweave.sites.flare.sitefile import Rules
+from fedweave.sites.flare.scores import COUNTED, measure_of, scoring_of, scoring_steps
+from fedweave.sites.flare.sitefile import FINE, Rules
 
-_AT_HOME = "to keep it at home in a run that goes on, leave it out of policy.measures instead"
+_ROUNDED = 'round it (policy.round_scores) or have it added up over sites (algorithm.scores = "sum")'
 
 
 def check_declared(rules: Rules, calls: Calls, labels: bool, sites: int, scored: Sequence[str] = ()) -> None:
@@ -35,7 +35,7 @@ def check_declared(rules: Rules, calls: Calls, labels: bool, sites: int, scored:
     labels: whether the site has labels. sites: number of sites in the run. scored: see `refusals`.
     """
     violations = refusals(rules, calls, labels, sites, scored)
-    reasons = [f"{why}, and {sender} sends it" for why, sender, certain in violations if certain]
+    reasons = [f"{why}. {sender} sends it" for why, sender, certain in violations if certain]
     if reasons:
         raise PolicyViolation(". ".join(reasons))
 
@@ -61,7 +61,9 @@ def refusals(
         for path in scored if step in calls.evaluation and not info.sums else ():
             head, denied = path.partition("/")[0], next((key for key in rules.deny if covers(key, path)), "")
             if denied not in ("", head) and head in info.sends and head not in reasons:
-                reasons[denied] = f"policy.deny: {denied} may not leave ({_AT_HOME})"
+                measure = measure_of(denied)
+                without = f"it leaves only if policy.measures has {measure!r}" if measure in FINE else _ROUNDED
+                reasons[denied] = f"policy.deny: {denied} may not leave. Take the rule out: {without}"
         for key, why in reasons.items():
             certain = step not in calls.evaluation or key == SCORES or any(covers(key, path) for path in scored)
             yield why, step_name(step), certain

@@ -148,11 +148,16 @@ class Scoring:
         key = path.partition("/")[0]
         if self.coarse:
             return _is_hits(path) and (self.epsilon is None or key in self.bounded)
-        first, _, rest = path.partition("/")[2].partition("/")
-        if first in (HIGH, LOW):  # the two integers of a term in a sum
-            first, _, rest = rest.partition("/")
-        name = rest if first == MEAN else first
-        return key not in COUNTED or _LIKE.get(name, name) in {_PLAIN, *self.measures}
+        return key not in COUNTED or measure_of(path) in {_PLAIN, *self.measures}
+
+
+def measure_of(path: str) -> str:
+    """The entry of policy.measures that lets a path of scores leave; "accuracy" for hits, which need none."""
+    first, _, rest = path.partition("/")[2].partition("/")
+    if first in (HIGH, LOW):  # the two integers of a term in a sum
+        first, _, rest = rest.partition("/")
+    name = rest if first == MEAN else first
+    return _LIKE.get(name, name)
 
 
 AS_THEY_ARE = Scoring(measures=FINE, in_sum=FINE)

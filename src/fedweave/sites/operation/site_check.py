@@ -25,6 +25,7 @@ from fedweave.engines.devices import choose_device
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.rounds import is_evaluated
+from fedweave.reports.clients import equal_size_note
 from fedweave.sites.flare.accounts import Accounts
 from fedweave.sites.flare.admission import (
     check_algorithm,
@@ -267,12 +268,12 @@ def _rehearse(
     for why, sender, certain in refusals(rules, calls, labels, len(sites), scored):
         senders.setdefault((why, certain), []).append(sender)
     for (why, certain), steps in senders.items():
-        verb, so = ("sends", "so that") if certain else ("may send", "if it does,")
-        ends = f"{so} the site would leave the run. Change its policy, or choose another algorithm."
-        note = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
+        sent = "sends it, so that" if certain else "may send it; if it does,"
+        ends = f"{sent} the site would leave the run. Change its policy, or choose another algorithm."
+        note = f"{SITE_FILE}: {why}. {' and '.join(dict.fromkeys(steps))} {ends}"
         (findings.faults if certain else findings.notes).append((name, note))
     findings.notes.extend((name, note) for note in _note_exposed_fields(calls))
-    findings.notes.extend((name, note) for note in algorithm.notes)
+    findings.notes.extend((name, note) for note in (*algorithm.notes, equal_size_note(config, algorithm)) if note)
     accounts = Accounts(folder, rules.lost)
     findings.attempt(name, partial(_check_accounts, accounts), Path(SITE_FILE))
     spent, replied = accounts.spent, accounts.replies_under(pin(config.plain(), list(sites)))
