@@ -18,11 +18,11 @@ from fedweave.accounts.statements import account
 from fedweave.cli import app
 from fedweave.experiment.build import build
 from fedweave.experiment.config import dumps, resolve
+from fedweave.experiment.pay_notes import equal_size_note
 from fedweave.experiment.runs.reading import read_run
 from fedweave.incentives.payoffs import limit_shares
 from fedweave.incentives.rules import PAYOFF, RULES
 from fedweave.incentives.statement import of_member
-from fedweave.reports.clients import equal_size_note
 from tests.algorithms import cheats
 from tests.refusals import refusal
 

@@ -11,9 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedweave.accounts.document import plain_text, print_line
-from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.parts import Uniform
-from fedweave.core.algorithm import Algorithm, capabilities
+from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted
 from fedweave.core.types import PREDICT, Values
 from fedweave.datasets.base import Dataset
@@ -22,11 +20,11 @@ from fedweave.experiment.build import Built, fitted_model
 from fedweave.experiment.config import Config
 from fedweave.experiment.config.choices import model_names
 from fedweave.experiment.facts import data_notes
+from fedweave.experiment.pay_notes import equal_size_note
 from fedweave.experiment.requirements import warn_untested
 from fedweave.experiment.runs.saving import Ready
 from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.work import with_interval
-from fedweave.incentives.rules import SIZE
 from fedweave.models.edge_settings import unused_attribute_warnings
 from fedweave.partition.statistics import mean_cells, target_cells
 
@@ -143,17 +141,6 @@ def small_steps_note(config: Config) -> str:
         f"algorithm.lr = {rate:g}: {moves}, and the model may predict one class for all. Raise algorithm.lr, "
         "algorithm.local_steps or rounds."
     )
-
-
-def equal_size_note(config: Config, algorithm: Algorithm) -> str:
-    """A note on pay by size, or with a cap, in a run in which every member has the same size; else ""."""
-    pay = config.pay
-    if not pay.budget or (pay.by != SIZE and not pay.cap) or not isinstance(algorithm, FedAvg):
-        return ""
-    if not isinstance(algorithm.composed.get(algorithm.composed.owner("weigh")), Uniform):
-        return ""
-    which = f'by = "{SIZE}"' if pay.by == SIZE else "cap"
-    return f'pay.{which}: every member counts the same here, so size is equal. The part "by_size" counts examples.'
 
 
 def clients_table(

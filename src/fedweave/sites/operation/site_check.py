@@ -24,8 +24,8 @@ from fedweave.datasets.notes import feature_notes, name_notes, time_notes
 from fedweave.engines.devices import choose_device
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.graphs import graph_of
+from fedweave.experiment.pay_notes import equal_size_note
 from fedweave.experiment.rounds import is_evaluated
-from fedweave.reports.clients import equal_size_note
 from fedweave.sites.flare.accounts import Accounts
 from fedweave.sites.flare.admission import (
     check_algorithm,
