@@ -82,13 +82,15 @@ def test_between_only_what_sorts_examples_is_left_out(case: str) -> None:
     whole_built, whole = train_document("all", **CASES[case])
     some_built, some = train_document("needed", **CASES[case])
     assert [sorts(step) for step in whole] == [True] * ROUNDS
-    assert [sorts(step) for step in some] == [True] + [False] * (ROUNDS - 2) + [True]
+    # Where the server has no model of all clients, each round that is the best so far has all metrics.
+    between = [case == "own models" and step.summary["best_val/round"] == step.round for step in whole[1:-1]]
+    assert [sorts(step) for step in some] == [True, *between, True]
     for one, other in zip(some, whole, strict=True):
         check_subset(one, other)
     assert rows(some[-1]) == rows(whole[-1])
     assert some[-1].summary == whole[-1].summary
     bytes_up, bytes_before = (built.fed.ledger.bytes_evaluation for built in (some_built, whole_built))
-    assert bytes_up < bytes_before
+    assert bytes_up == bytes_before if all(between) else bytes_up < bytes_before
 
 
 def test_few_examples_are_sorted_every_time_by_default() -> None:
