@@ -125,11 +125,11 @@ def _plugins(section: str) -> Iterator[str]:
     for name, kind in kinds.items():
         full = explanation(kind) if section in ("model", "partition") else about(kind)
         yield f"## {name}\n\n{describe(name) if section == 'data' else full}"
-        algorithm, told = _algorithm_of(kind, rows[name]) if section == "part" else ("", [])
+        algorithm, keys_elsewhere = _algorithm_of(kind, rows[name]) if section == "part" else ("", [])
         if algorithm:
-            keys = ", ".join(f"`{key}`" for key in told)
+            keys = ", ".join(f"`{key}`" for key in keys_elsewhere)
             yield f"With the settings of [`{algorithm}`](algorithms/{algorithm}.md#settings): {keys}."
-        own = [row for key, row in rows[name].items() if shared.get(key) != row and key not in told]
+        own = [row for key, row in rows[name].items() if shared.get(key) != row and key not in keys_elsewhere]
         if own:
             yield "\n".join([*TABLE_HEAD, *own])
         names = [f"`{key}`" for key, row in rows[name].items() if shared.get(key) == row]
@@ -139,7 +139,7 @@ def _plugins(section: str) -> Iterator[str]:
 
 def _algorithm_of(part: Any, rows: Mapping[str, str]) -> tuple[str, list[str]]:
     """The algorithm whose page has most rows of a part that it is made of, and these settings; "" without any."""
-    shared = setting_rows(config.parameters("algorithm", ALGORITHMS["fedavg"]), meanings(ALGORITHMS["fedavg"]))
+    shared = config.parameters("algorithm", ALGORITHMS["fedavg"])
     best, found = "", list[str]()
     for name, kind in ALGORITHMS.items():
         if part in getattr(kind, "made_of", ()):

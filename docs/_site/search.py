@@ -6,7 +6,7 @@ from typing import Any
 # (pattern of a page, weight), the first that fits; 0 leaves the page out. Other pages weigh 1.
 WEIGHTS = (
     (r"results/", 0.0),  # tables of papers
-    (r"data-format", 2.0),  # what "data" alone asks for
+    (r"data-format", 2.0),  # what a search for only "data" looks for
     (r"changelog", 0.05),
     (r"reference/(python|writing)|reference/errors", 0.1),
     (r"findings/|benchmarks|internals|architecture|contributing|reproducing", 0.2),

@@ -55,6 +55,7 @@ FOOT = (
 _PLACES = {TRAINING: 0, EVALUATION: 2, SETUP: 3, "": 4}  # order of purposes in a table; any other is 1
 _MAX_ROWS = 60  # members whose ε is a line of its own
 FRAMING_WORDS = "names and framing of messages"
+EXACT = "exact, without noise"
 
 
 @dataclass(frozen=True)
@@ -275,7 +276,7 @@ def privacy_tile(entries: Sequence[Flow], costs: Iterable[Bound]) -> tuple[Tile,
     for flow in without:
         key = flow.key.partition("/")[0]
         if flow.mechanism == "none":
-            keys_by_protection["exact, without noise"][key] = None
+            keys_by_protection[EXACT][key] = None
             continue
         words = ", ".join(filter(None, (one.short for one in flow.mechanisms)))
         if words or not flow.mechanisms:  # else what protects it is that of another key
@@ -286,7 +287,7 @@ def privacy_tile(entries: Sequence[Flow], costs: Iterable[Bound]) -> tuple[Tile,
         notes.append(f"{protection}: {', '.join([*keys][:MAX_NAMED])}{more}")
 
     # The updates of the model.
-    exact = {flow.key.partition("/")[0] for flow in without if flow.mechanism == "none"}
+    exact = keys_by_protection.get(EXACT, {})
     what = "exact model updates" if UPDATE in exact else "exact values"
     updates = [flow for flow in sent if flow.key.partition("/")[0] == UPDATE]
     summed = besides = ""
@@ -328,14 +329,16 @@ def _place(flow: Flow) -> int:
 def left_section(entries: Sequence[Flow], member_count: int, titles: Mapping[str, str] | None = None) -> Section:
     """What left, a line for each thing that a receiver learns, and one for what left before training; titles:
     {receiver: word for it}."""
-    before, rows, total = [], list[dict[str, str]](), 0
-    for to, group in _groups(entries, member_count, titles or {}):
+    before, rows, total, framings = [], list[dict[str, str]](), 0, 0
+    names = titles or {}
+    for to, group in _groups(entries, member_count, names):
         total += sum(flow.bytes for flow in group)
         if group[0].purpose == SETUP and group[0].key != FRAMING:
             before += group
             continue
         row = {"what the receiver learns": _with_keys(group), "size": decimal(sum(flow.bytes for flow in group))}
-        framing = group[0].key == FRAMING
+        framing = group[0].key == FRAMING  # these groups come last
+        framings += framing
         row |= {"protection": "" if framing else group[0].mechanism, "who received it": to}
         rows.append(row | {"used for": "" if framing else group[0].purpose or "not stated"})
     if before:
@@ -343,8 +346,7 @@ def left_section(entries: Sequence[Flow], member_count: int, titles: Mapping[str
         mechanisms = sorted({flow.mechanism for flow in before})
         row = {"what the receiver learns": f"before training: {', '.join(keys)}"}
         row |= {"size": decimal(sum(flow.bytes for flow in before)), "protection": ", ".join(mechanisms)}
-        receivers = dict.fromkeys((titles or {}).get(name, name) for flow in before for name in flow.receivers)
-        framings = sum(row["what the receiver learns"] == FRAMING_WORDS for row in rows)
+        receivers = dict.fromkeys(names.get(name, name) for flow in before for name in flow.receivers)
         rows.insert(len(rows) - framings, row | {"who received it": who([*receivers], member_count), "used for": SETUP})
     if len({row["who received it"] for row in rows}) == 1:  # the verdict names it
         for row in rows:

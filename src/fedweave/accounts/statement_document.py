@@ -11,7 +11,7 @@ import pyarrow as pa
 from fedweave.accounts.document import Document, Section, Tile, grid
 from fedweave.accounts.ledger import period
 from fedweave.accounts.statements import Account, value_words
-from fedweave.core.text import counted
+from fedweave.core.text import counted, percent
 from fedweave.core.types import Record
 from fedweave.experiment.config.toml import section
 from fedweave.experiment.runs.reading import Run
@@ -93,11 +93,12 @@ def document(whole: Account, table: pa.Table, about: str, command: str, run: Run
     # 3. The rule of pay, in words and with a member's numbers.
     metric = title_of(selection_metric_of(run.summary["metrics"]))
     sums_text = _SUMS.format(budget=money(_budget(whole, 1)), currency=whole.terms.currency)
+    cap = section(run.config, "pay").get("cap")
     words = [whole.rule.words.format(metric=metric), _AMOUNT if whole.covers else sums_text]
     if not whole.covers:
         values = value_words(run.config)
         words.insert(0, f"r: {values}" if values else "r is the member's value in a round, by the algorithm.")
-    elif cap := section(run.config, "pay").get("cap"):
+    elif cap:
         words.append(f"No member is owed more than {cap:g} {TIMES} its share by size; others get what that cuts off.")
     rule = (f"`{whole.rule.formula}`", " ".join(words))
     if member:
@@ -139,7 +140,7 @@ def _budget(whole: Account, rounds: int) -> Decimal:
 
 
 def _percent(part: Decimal, budget: Decimal) -> str:
-    return f"{float(part / budget):.1%}".replace("-", "\N{MINUS SIGN}").replace("%", " %") if budget else NONE
+    return percent(float(part / budget)) if budget else NONE
 
 
 def _verdict(whole: Account, totals: list[Record], members: list[str], rounds: int, metric: str) -> str:
@@ -213,7 +214,7 @@ def _own_working(whole: Account, member: str, rows: list[Record]) -> Section:
     lines, total = list[dict[str, str]](), sum((row["pay"] for row in rows), Decimal())
     shown = Decimal()
     if whole.covers:
-        budget = Decimal(whole.terms.cents).scaleb(-2)
+        budget = _budget(whole, 1)
         summands = whole.workings[member].summands
         large = sorted(range(len(summands)), key=lambda at: -abs(summands[at].share))[:MAX_WORKINGS]
         rest = [one for at, one in enumerate(summands) if at not in large]
@@ -227,14 +228,14 @@ def _own_working(whole: Account, member: str, rows: list[Record]) -> Section:
             lines.append(line | {f"share of {money(budget)} {currency}": one.numbers, "= share": f"{one.share:.6f}"})
     else:
         workings = PAYOFF.workings(pa.Table.from_pylist(rows, SCHEMA))
-        budget, few = Decimal(whole.terms.cents).scaleb(-2), len(rows) <= MAX_WORKINGS
+        few = len(rows) <= MAX_WORKINGS
         for row in rows if few else rows[: MAX_WORKINGS - 1]:
             line = {"round": str(row["round"]), head: money(row["pay"])}
             known = workings.get(row["round"])
             for at, name in enumerate(("r", "mean of r before", "μ")):
-                line[name] = "-" if known is None else f"{known[at]:.6f}"
+                line[name] = NONE if known is None else f"{known[at]:.6f}"
             divisor = whole.sums.get(row["round"])
-            lines.append(line | {"sum of all r + μ": f"{divisor:.6f}" if divisor else "-"})
+            lines.append(line | {"sum of all r + μ": f"{divisor:.6f}" if divisor else NONE})
             shown += row["pay"]
         if not few:
             last = dict.fromkeys(lines[0], "") | {"round": f"{rows[MAX_WORKINGS - 1]['round']} to {rows[-1]['round']}"}

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -115,8 +115,7 @@ class Account(NamedTuple):
 def account(run: Run) -> Account:
     """The statement of a run whose algorithm pays."""
     terms = terms_of(run.config, run.directory)
-    rule: Rule = PAYOFF
-    workings = dict[str, Working]()
+    rule, workings = rule_of(run.config), dict[str, Working]()
     if in_total(run.config):
         whole, rule, workings = _whole_run(run)
         rounds = [whole]
@@ -170,7 +169,7 @@ def _whole_run(run: Run) -> tuple[StatementRound, Rule, dict[str, Working]]:
     """Each member's pay for all rounds by the rule of [pay], with the last round's number; the rule as it pays here;
     and how each member's share follows."""
     pay = PaySettings(**section(run.config, "pay"))
-    rule = RULES[pay.by]
+    rule = rule_of(run.config)
     weights = run.server_values(WEIGHT)  # {member: {round: number of examples}}
     members = [*weights] or _members(run)
     rounds = sorted(set(chain.from_iterable(weights.values())))
@@ -205,12 +204,16 @@ def _whole_run(run: Run) -> tuple[StatementRound, Rule, dict[str, Working]]:
             "agree on another rule.",
             code="user.no-positive-sum",
         )
-    shares = limit_shares(uncapped, sizes, pay.cap) if pay.cap else uncapped
+
+    def capped(shares: torch.Tensor) -> torch.Tensor:
+        return limit_shares(shares, sizes, pay.cap) if pay.cap else shares
+
+    shares = capped(uncapped)
     of_rounds = torch.zeros(0, len(members), device="cpu")  # [rounds, N], shares by single rounds
     if measured:
         of_each = [rule.shares(basis_of([number])) for number in rounds]
         divided = [one for one in of_each if not bool(one.isnan().any())]
-        of_rounds = torch.stack([limit_shares(one, sizes, pay.cap) if pay.cap else one for one in divided])
+        of_rounds = torch.stack([capped(one) for one in divided])
     order = sorted(range(len(members)), key=members.__getitem__)
     explanations, workings = [], {}
     for index in order:
@@ -242,11 +245,16 @@ def value_words(config: ConfigDocument) -> str:
     algorithm = section(config, "algorithm")
     preset = ALGORITHMS.get(str(algorithm.get("name")))
     kinds = [*preset.made_of] if isinstance(preset, Preset) else []
-    for part in algorithm.get("parts", []):
-        kind = PARTS.get(str(part["name"] if isinstance(part, dict) else part))
+    for part in _parts(algorithm):
+        kind = PARTS.get(str(part["name"]))
         kinds += [kind] if kind else []
     owner = next((kind for kind in kinds if has(kind, "value")), None)
     return "" if owner is None else " ".join((inspect.getdoc(owner) or "").partition("\n\n")[0].split())
+
+
+def _parts(algorithm: Mapping[str, Any]) -> list[Record]:
+    """The tables of an algorithm's parts."""
+    return [part if isinstance(part, dict) else {"name": part} for part in algorithm.get("parts", [])]
 
 
 def _sums_over_rounds(
@@ -278,8 +286,7 @@ def terms_of(config: ConfigDocument, directory: Path) -> Terms:
         pay = PaySettings(**section(config, "pay"))
         return Terms(_amount(pay.budget), pay.currency)
     algorithm = section(config, "algorithm")
-    parts = [part if isinstance(part, dict) else {"name": part} for part in algorithm.get("parts", [])]
-    for settings in (algorithm, *(part for part in parts if part.get("name") == PAYOFF_MEASURE)):
+    for settings in (algorithm, *(part for part in _parts(algorithm) if part.get("name") == PAYOFF_MEASURE)):
         if "currency" in settings:
             return Terms(_amount(settings["budget"]), settings["currency"])
     name = algorithm.get("name")

@@ -56,8 +56,8 @@ class Columns:
     def text_of(self, columns: list[int], row: np.ndarray) -> str:
         """What the columns of one group say in a row [d], in the data's units."""
         values = row[columns] * self._divisor[columns] + self._shift[columns]
-        grown = self._asinh[columns]
-        values[grown] = np.sinh(values[grown])
+        by_asinh = self._asinh[columns]
+        values[by_asinh] = np.sinh(values[by_asinh])
         contents_of = [contents.column(self.names[at]) for at in columns]
         present = [column for column, value in zip(contents_of, values, strict=True) if value > HALF]
         if contents_of[0].of:

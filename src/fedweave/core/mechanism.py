@@ -1,8 +1,8 @@
 """What protects a value before it leaves its client, as a dataclass: its fields, its cost, and a form for files.
 
 Several mechanisms of one key are a tuple in the order in which they are applied: clipped, then noised, then put into a
-secure sum. `short` is a mechanism's name without its settings, "" for one that another key has. Nothing here knows
-tensors; the code that applies a mechanism is elsewhere, mostly in `fedweave.privacy`.
+secure sum. `short` is a mechanism's name without its settings, "" for one that refers to another key. Nothing here
+knows tensors; the code that applies a mechanism is elsewhere, mostly in `fedweave.privacy`.
 """
 
 import dataclasses

@@ -26,6 +26,11 @@ def capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def percent(share: float) -> str:
+    """ "12.5 %" of 0.125."""
+    return f"{share:.1%}".replace("-", "\N{MINUS SIGN}").replace("%", " %")
+
+
 def cell(value: object) -> object:
     """Text that is safe in a cell of a table that a spreadsheet opens: what it would compute is marked as text."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

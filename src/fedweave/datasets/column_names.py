@@ -71,7 +71,7 @@ def check_columns(
         if all(is_value):  # to give these columns a meaning would lose the row
             refuse(path, f"{what}, and {', '.join(columns[:5])} look like a row", header, "header")
         remedy = f"If that is a row: {header} If not: {naming}" if any(is_value) else naming
-        refuse(path, f"{what}; it has {', '.join(table.own_columns)}", remedy, "column-missing")
+        refuse(path, f"{what}; it has {', '.join(table.file_columns)}", remedy, "column-missing")
     # 3. Columns without a meaning.
     extra = [name for name in columns if name not in known] if closed else []
     ignore = f"ignore = {json.dumps([f'{path.stem}.{name}' for name in extra])}"
@@ -145,8 +145,8 @@ def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
             message = f"data.columns: {meaning!r} is not a meaning of a column; name columns for {', '.join(MEANINGS)}."
             raise ConfigError(message, code="config.unknown-key")
     ends = [columns[meaning] for meaning in EDGES if meaning in columns]
-    others = [name for meaning, name in columns.items() if meaning not in EDGES]
-    for names in (ends, others):
+    of_nodes = [name for meaning, name in columns.items() if meaning not in EDGES]
+    for names in (ends, of_nodes):
         for name in names:
             same = [meaning for meaning, other in columns.items() if other == name]
             if names.count(name) > 1:
@@ -192,8 +192,8 @@ def rename_columns(
             refuse(root, what, "Correct its name.", "column-named")
     # 3. Where each column of `columns` has its meaning: {name: meaning} for each table.
     meanings: list[dict[str, str]] = [{} for _ in tables]
+    ends = {*EDGES, *(columns[end] for end in EDGES if end in columns)}
     for meaning, name in columns.items():
-        ends = {*EDGES, *(columns[end] for end in EDGES if end in columns)}
         places = _tables_with(tables, meaning, name, ends)
         if not places and not lacking:
             which = f"no table that can say a {meaning}" if name in names else "no table"

@@ -125,10 +125,10 @@ def amounts(x: Matrix) -> np.ndarray:
     if isinstance(x, np.ndarray):
         columns = np.zeros(x.shape[1], bool)
         for begin in range(0, len(x), _ROWS):  # not a copy of all features
-            others = np.flatnonzero(~columns)
-            if not len(others):
+            undecided = np.flatnonzero(~columns)
+            if not len(undecided):
                 break
-            columns[others] = _is_amount(x[begin : begin + _ROWS, others]).any(0)
+            columns[undecided] = _is_amount(x[begin : begin + _ROWS, undecided]).any(0)
         return np.flatnonzero(columns)
     return np.unique(x.indices[_is_amount(x.data)]).astype(np.int64)
 

@@ -43,7 +43,8 @@ def numbers_rows(values: np.ndarray) -> bool:
     of one except for a few, or whole numbers that only rise."""
     if len(values) < MIN_ROWS:
         return False
-    for some in (values[:MANY], values):  # what some values exclude, all do
+    # If the first rows are ruled out, all are.
+    for some in (values[:MANY], values) if len(values) > MANY else (values,):
         different_values = np.unique(some).astype(np.float64)
         if len(different_values) == 1:
             continue

@@ -21,7 +21,7 @@ from fedweave.datasets.name_matching import DECIMAL_NUMBER, NameIndex, as_whole
 WHOLE = r"^-?\d{1,18}(\.0*)?$"
 TEXT = "Use whole numbers or text in this column."
 TARGET = "Give a number, and an empty cell where it is not known."
-MADE = {b"made": b"of row numbers"}  # metadata of a column that no file has
+MADE = {b"made": b"of row numbers"}  # metadata of a column that reading a file adds
 OPAQUE = "Write the column as numbers, text or dates, or leave it out: ignore in [data]."
 
 
@@ -42,8 +42,8 @@ class Table:
         return list(self.data.column_names)
 
     @property
-    def own_columns(self) -> list[str]:
-        """Names of the columns that the file has, without those that were made from it (`MADE`)."""
+    def file_columns(self) -> list[str]:
+        """Names of the file's columns, without those that reading it adds (`MADE`)."""
         return [column.name for column in self.data.schema if column.metadata != MADE]
 
     @property

@@ -232,7 +232,7 @@ class _Evaluator:
         # Rounds are compared by the ranks of the same links, also where all are measured.
         by_sample = self._samples_ranks and evaluation.total is None and selection_metric_of(measured) in OF_RANKS
         if by_sample and ranks == "all":
-            ranked = self._score_again(number, state, "sample")
+            ranked = self._rescore(number, state, "sample")
             validated = measure(number, ranked, self.judging, before, False, self.skip_diverged).validated
         leaves_out = self._samples_ranks and selection_metric_of(measured) in OF_ORDER
         if leaves_out and _is_first(before) and not last:
@@ -289,10 +289,10 @@ class _Evaluator:
         evaluation lacked; None if it lacked none. measured: of the last round."""
         entries, rows = dict(best), None
         if entries.pop(UNSORTED, None):
-            evaluation = self._score_again(number, state, "all")
-            again = measure(number, evaluation, self.judging, before, False, self.skip_diverged)
-            rows = again.rows
-            for name, value in (again.summary | again.each).items():
+            evaluation = self._rescore(number, state, "all")
+            complete = measure(number, evaluation, self.judging, before, False, self.skip_diverged)
+            rows = complete.rows
+            for name, value in (complete.summary | complete.each).items():
                 is_new = f"{BEST}/{name}" not in best or any(metric in name for metric in OF_ORDER)
                 if name.startswith(OF_A_ROUND) and is_new:
                     entries[f"{BEST}/{name}"] = value
@@ -331,7 +331,7 @@ class _Evaluator:
         steps = () if calls is None else calls.evaluation
         return any(spec.mechanisms for step in steps for spec in step_info(step).sends.values())
 
-    def _score_again(self, number: int, state: Tree, ranks: Ordering) -> Evaluation:
+    def _rescore(self, number: int, state: Tree, ranks: Ordering) -> Evaluation:
         """`_score` of models whose evaluation the ledger has already; what it adds to that one is not recorded."""
         mark = self.fed.ledger.mark()
         evaluation = self._score(number, state, ranks)

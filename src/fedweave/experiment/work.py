@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.link_examples import SAMPLE
+from fedweave.core.links import Links
 from fedweave.core.model import PAIRS, pools
 from fedweave.core.sizes import ROWS_PER_BATCH
 from fedweave.experiment.build import Built
@@ -59,7 +60,7 @@ def work_of(built: Built, ranks: str = "auto") -> tuple[float, float]:
     train = np.array(columns["train"], float)
     passes, of_step, of_evaluation = nodes, np.zeros_like(nodes), 0.0
     if built.data.links is not None:
-        passes, of_step, of_evaluation = _rows_of_links(built, settings, ranks)
+        passes, of_step, of_evaluation = _rows_of_links(built, built.data.links, settings, ranks)
 
     # Training. Only mini-batches of small graphs, and of nodes with sampled neighbors, are less than a whole pass.
     steps = getattr(algorithm, "local_steps", getattr(algorithm, "steps", 1))
@@ -97,12 +98,11 @@ def _splits(built: Built) -> int:
     return 3 if by_time or (links is not None and links.levels) else 1
 
 
-def _rows_of_links(built: Built, settings: tuple[Any, ...], ranks: str) -> tuple[np.ndarray, np.ndarray, float]:
+def _rows_of_links(
+    built: Built, links: Links, settings: tuple[Any, ...], ranks: str
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Of each client, [clients], the rows of a pass and those of a step's pairs; and those of all evaluated pairs."""
     data, columns = built.data, built.columns
-    links = data.links
-    if links is None:
-        raise TypeError("these examples are not links")
     nodes = np.array(columns["nodes"], float)
     train, val, test = (np.array(columns[split], float) for split in ("train", "val", "test"))
 
@@ -113,7 +113,7 @@ def _rows_of_links(built: Built, settings: tuple[Any, ...], ranks: str) -> tuple
 
     # A pair reads two rows. Each link in a split has one that is none; each of training gets `negatives` in a step.
     negatives = max((getattr(owner, "negatives", 0) for owner in settings), default=0)
-    batch = max((getattr(owner, "batch", 0) for owner in settings), default=0)
+    batch = max((batch for batch, _ in _batches(settings)), default=0)
     of_step = 2 * (np.minimum(train, batch) if batch else train) * (1 + negatives)
     of_evaluation = 2 * 2 * 2 * float((train + val + test).sum())  # by two models
 

@@ -126,7 +126,7 @@ def decoding(
              [n, k] and the weights with the names `weights`.
     lead:    (weights, h_u [m, k], relation int64 [m], bool [m, 1] whether v is the target) -> [m, k].
     term:    is added to both.
-    prepare: rows [m, k] -> [m, k], what `score` gets of h_u and h_v; each row depends on itself alone.
+    prepare: rows [m, k] -> [m, k], what `score` gets of h_u and h_v; each row of the result depends on that row only.
     """
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:

@@ -197,7 +197,7 @@ def incidence(numbers: list[np.ndarray], count: int) -> sp.csr_matrix:
 
 
 def _edge_holders(data: Dataset, partition: Cut, holders: sp.csr_matrix) -> Iterator[sp.csr_matrix]:
-    """int64 [m, P] for some undirected edges after the other: 1 where the client has the edge: in its list of edges,
+    """int64 [m, P] for each block of undirected edges: 1 where the client has the edge: in its list of edges,
     or, without a list, by both of its ends."""
     if all(part.edges is None for part in partition.parts):
         for begin in range(0, data.edges.shape[1], _AT_ONCE):  # matrices of all edges would be the peak of memory

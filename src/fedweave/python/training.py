@@ -340,8 +340,8 @@ def train(
                     "number.",
                     code="user.value",
                 )
-            counted = _built(origin, algorithm, fed)
-            eval_every = evaluation_interval(counted, rounds, "auto" if judging is None else judging.ranks)
+            built = _built(origin, algorithm, fed)
+            eval_every = evaluation_interval(built, rounds, "auto" if judging is None else judging.ranks)
         return train_in_memory(algorithm, fed, rounds, eval_every, start, summary, fair_margin, judging, stopping)
     if resume is not None and not isinstance(resume, bool):
         raise UserError(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fedweave.accounts.document import MAX_NAMED, Document, Section, Tile, grid
 from fedweave.apply.drift import Shift, TableDrift
-from fedweave.core.text import capitalized, counted
+from fedweave.core.text import capitalized, counted, percent
 from fedweave.metrics.measured import GLOBAL
 from fedweave.reports.cells import NONE
 
@@ -66,7 +66,8 @@ class _Parts(NamedTuple):
 def _parts(drift: TableDrift) -> _Parts:
     columns = [one for one in drift.shifts if one.of != "score"]
     scores = [one for one in drift.shifts if one.of == "score"]
-    moved, moved_scores = ([one for one in part if one.exceeds(drift.threshold)] for part in (columns, scores))
+    moved = [one for one in drift.alarms if one.of != "score"]
+    moved_scores = [one for one in drift.alarms if one.of == "score"]
     return _Parts(columns, scores, moved, moved_scores)
 
 
@@ -79,11 +80,7 @@ def flagged_change(drift: TableDrift) -> str:
     count, new = drift.scored, drift.examples[1]
     share = (before * count + now * new) / (count + new)
     error = math.sqrt(share * (1 - share) * (1 / count + 1 / new))
-    return f"{_percent(before)} to {_percent(now)}" if abs(now - before) > SIGNIFICANT * error else ""
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}".replace("%", " %")
+    return f"{percent(before)} to {percent(now)}" if abs(now - before) > SIGNIFICANT * error else ""
 
 
 def notes(drift: TableDrift) -> list[str]:
@@ -141,17 +138,20 @@ def document(drift: TableDrift) -> Document:
         ("tables", drift.tables),
         ("written", drift.at.replace("T", " ").replace("+00:00", " UTC")),
     )
-    rows, words = [_page_row(drift, one) for one in drift.shifts], ("column", "moved", "largest change")
+    rows = [_page_row(drift, one) for one in drift.shifts[:MAX_COLUMNS]]
+    words = ("column", "moved", "largest change")
     sections = [Section("Columns and scores, the largest shift first", grid=grid(rows[:FIRST], words))]
-    further = rows[FIRST:MAX_COLUMNS]
+    further = rows[FIRST:]
     if further:
-        rest = len(rows) - MAX_COLUMNS
+        rest = len(drift.shifts) - MAX_COLUMNS
         text = (f"{rest:,} more columns have smaller values.",) if rest > 0 else ()
         hint = f"{len(further):,} with smaller shifts"
         sections.append(Section("Further columns", text, grid=grid(further, words), hint=hint))
-    measured = (notes(drift)[0], *_HOW)
-    sections.append(Section("How this is measured", measured, hint="PSI, KS, chance, and what this cannot see"))
-    known = () if drift.unseen else (notes(drift)[0],)
+    compared = notes(drift)[0]
+    sections.append(
+        Section("How this is measured", (compared, *_HOW), hint="PSI, KS, chance, and what this cannot see")
+    )
+    known = () if drift.unseen else (compared,)
     before, now = drift.examples
     model = "global model" if drift.client == GLOBAL else f"model of {drift.client}"
     return Document(
@@ -182,7 +182,7 @@ def _tiles(drift: TableDrift) -> tuple[Tile, ...]:
     if drift.shifts:
         top = drift.shifts[0]
         bin_name, before, now = top.moved
-        change = f"{bin_name}: {_percent(before)} before, {_percent(now)} now"
+        change = f"{bin_name}: {percent(before)} before, {percent(now)} now"
         chance = f"large above {drift.threshold:g}; up to {top.chance:.2f} by chance"
         tiles.append(Tile("Largest shift", f"PSI {top.stability:.2f}", (top.name, change, chance)))
     if scores:
@@ -190,7 +190,7 @@ def _tiles(drift: TableDrift) -> tuple[Tile, ...]:
         name = f"{score.name}: " if len(scores) > 1 else ""
         lines = [f"{name}PSI {score.stability:.2f}; up to {score.chance:.2f} by chance"]
         if drift.flagged is not None:
-            was, share = map(_percent, drift.flagged)
+            was, share = map(percent, drift.flagged)
             beyond = ", beyond chance" if flagged_change(drift) else ""
             lines.append(f"flagged: {was} before, {share} now{beyond}")
         tiles.append(Tile("Score", "moved" if moved_scores else "not moved", tuple(lines)))

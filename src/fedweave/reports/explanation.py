@@ -1,8 +1,9 @@
 """The page about one score and its reasons, and a drawing of a small graph with what moves its score."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import islice
 
 import numpy as np
 from scipy.sparse.csgraph import shortest_path
@@ -34,7 +35,7 @@ def title(explanation: Explanation) -> str:
 def page(explanation: Explanation) -> str:
     """The explanation as a page that holds all it needs."""
     max_effect = max((abs(reason.effect) for reason in explanation.reasons), default=1.0)
-    main = _distinct(explanation.reasons)[:FIRST]
+    main = [*islice(_distinct(explanation.reasons), FIRST)]
     further = [reason for reason in explanation.reasons if reason not in main]
     shown = further[: MAX_REASONS - len(main)]
     return render_template(
@@ -42,7 +43,7 @@ def page(explanation: Explanation) -> str:
         title=title(explanation),
         subtitle=f"model and data of {explanation.client} · {explanation.quantity}",
         sentence=_verdict(explanation),
-        first=_tiles(explanation),
+        first=_tiles(explanation, main[:STRONGEST]),
         explanation=explanation,
         rows=[_row(explanation, reason, max_effect) for reason in main],
         further=[_row(explanation, reason, max_effect) for reason in shown],
@@ -52,18 +53,16 @@ def page(explanation: Explanation) -> str:
     )
 
 
-def _distinct(reasons: Sequence[Reason]) -> list[Reason]:
+def _distinct(reasons: Sequence[Reason]) -> Iterator[Reason]:
     """The reasons without the single edges of neighbors that have the same effect."""
     neighbors = defaultdict[float, list[str]](list)
     for reason in reasons:
         if reason.kind == "neighbor":
             neighbors[round(reason.effect, DIGITS)].append(reason.name)
-    result = []
     for reason in reasons:
         same = neighbors[round(reason.effect, DIGITS)] if reason.kind == "edge" else []
         if not any(_is_end(name, reason.name) for name in same):
-            result.append(reason)
-    return result
+            yield reason
 
 
 def _is_end(node: str, edge: str) -> bool:
@@ -94,14 +93,14 @@ def _named(reason: Reason) -> str:
     return f"{reason.kind} {reason.name}"
 
 
-def _tiles(explanation: Explanation) -> tuple[Tile, ...]:
-    """The score, the three strongest reasons, and what neighbors do."""
+def _tiles(explanation: Explanation, strongest: Sequence[Reason]) -> tuple[Tile, ...]:
+    """The score, the strongest reasons, and what neighbors do."""
     notes = [explanation.quantity]
     if explanation.threshold is not None:
         flagged = "flagged" if explanation.flagged else "not flagged"
         notes.append(f"{flagged}: threshold {explanation.written(explanation.threshold)}")
     tiles = [Tile("Score", explanation.written(explanation.score), tuple(notes))]
-    for reason in _distinct(explanation.reasons)[:STRONGEST]:
+    for reason in strongest:
         value = f"{_named(reason)}{f': {reason.value}' if reason.value else ''}"
         typical = f"typical: {reason.typical}" if reason.typical else ""
         way = "Raises it" if reason.effect >= 0 else "Lowers it"
@@ -112,9 +111,9 @@ def _tiles(explanation: Explanation) -> tuple[Tile, ...]:
         noun = "Atoms and bonds" if explanation.graph.smiles else "Nodes and edges"
     if around:
         up = sum(reason.effect > 0 for reason in around)
-        strongest = f"strongest: {around[0].name}, {effect_text(explanation, around[0].effect)}"
+        largest = f"strongest: {around[0].name}, {effect_text(explanation, around[0].effect)}"
         directions = f"{up:,} raise it, {len(around) - up:,} lower it"
-        return (*tiles, Tile(noun, f"{len(around):,} move it", (directions, strongest)))
+        return (*tiles, Tile(noun, f"{len(around):,} move it", (directions, largest)))
     return (*tiles, Tile(noun, "none", ("no neighbor and no edge moves this score",)))
 
 

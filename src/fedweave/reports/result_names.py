@@ -251,7 +251,7 @@ def place(name: str) -> str:
 def entry(name: str) -> Metric | None:
     """The description of a number, found by its name in its round or else by the last component; None of an unknown
     one."""
-    for key in (name, name.removeprefix("best_val/"), name.rpartition("/")[2]):
+    for key in (name, name.removeprefix(f"{BEST}/"), name.rpartition("/")[2]):
         known = RESULTS.get(key) or METRICS.get(key)
         if known is not None:
             return known

@@ -53,7 +53,7 @@ from fedweave.reports.notes import (
     notes,
     people_sentence,
 )
-from fedweave.reports.verdict import SHELVES, shelf_sentences, verdict_of
+from fedweave.reports.verdict import SHELVES, member_values, shelf_sentences, verdict_of
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
@@ -315,17 +315,10 @@ def _worst_member(metrics: Values, metric: str, rows: "pa.Table | None", round: 
 
     Without these files the unit is "sd" where members are compared in units of their own standard deviation.
     """
-    import pyarrow.compute as pc
-
-    from fedweave.experiment.runs.reading import values_of
-
-    if rows is not None:
-        tests = values_of(rows, metric, "test", False)
-        tests = tests.filter(pc.equal(tests["round"], pc.max(tests["round"]) if round is None else round))
-        results = dict(zip(tests["client"].to_pylist(), tests["value"].to_pylist(), strict=True))
-        if results:
-            worst = min(results, key=lambda client: rank(metric, results[client]))
-            return f"{_short(results[worst])} {worst}"
+    results = {} if rows is None else member_values(rows, metric, round)
+    if results:
+        worst = min(results, key=lambda client: rank(metric, results[client]))
+        return f"{_short(results[worst])} {worst}"
     fair = of_members(metric)
     value = metrics.get(f"fairness/worst_{fair}")
     if value is None:

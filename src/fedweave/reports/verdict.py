@@ -57,16 +57,19 @@ def member_changes(rows: "pa.Table", metric: str, how: str, round: float | None 
     rows: of metrics.parquet. how: a place of results of members alone, "alone" or "shelf". round: of the global model;
     None for the last.
     """
+    joint, alone = member_values(rows, metric, round), member_values(rows, f"{how}/{metric}")
+    return {client: rank(metric, joint[client]) - rank(metric, alone[client]) for client in joint if client in alone}
+
+
+def member_values(rows: "pa.Table", metric: str, round: float | None = None) -> dict[str, float]:
+    """{member: its test result} in a round; None for the last. rows: of metrics.parquet."""
     import pyarrow.compute as pc
 
     from fedweave.experiment.runs.reading import values_of
 
-    together = values_of(rows, metric, "test", False)
-    together = together.filter(pc.equal(together["round"], pc.max(together["round"]) if round is None else int(round)))
-    before = values_of(rows, f"{how}/{metric}", "test", False)
-    joint = dict(zip(together["client"].to_pylist(), together["value"].to_pylist(), strict=True))
-    alone = dict(zip(before["client"].to_pylist(), before["value"].to_pylist(), strict=True))
-    return {client: rank(metric, joint[client]) - rank(metric, alone[client]) for client in joint if client in alone}
+    tests = values_of(rows, metric, "test", False)
+    tests = tests.filter(pc.equal(tests["round"], pc.max(tests["round"]) if round is None else int(round)))
+    return dict(zip(tests["client"].to_pylist(), tests["value"].to_pylist(), strict=True))
 
 
 def _interval(gains: Sequence[float], over: str) -> tuple[float, float, str] | None:

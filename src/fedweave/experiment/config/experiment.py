@@ -498,8 +498,9 @@ def _hint_at_plugins(path: str, valid: Container[str], key: str) -> str:
     if (path, key) == ("algorithm", "participation"):
         return _CALLS_ALL + (" `quorum` is the share of them that must reply." if "quorum" in valid else "")
     names = [name for name, kind in registry(path).items() if key in parameters(path, kind)]
-    if not names and _hint_at_top_level(key):
-        return _hint_at_top_level(key)
+    at_top_level = _hint_at_top_level(key)
+    if at_top_level and not names:
+        return at_top_level
     if len(names) == 1:
         return f" It is a key of {names[0]} ({path}.name = {json.dumps(names[0])})."
     if path == "engine" and not names and key in _DEVICES:

@@ -116,11 +116,11 @@ def _replacement_hints(faults: Sequence[str], overrides: Sequence[str], document
         if not path.endswith(".name"):
             continue
         table = path.removesuffix(".name")
-        kept = section(document, table)
-        unknown = [key for key in kept if any(fault.startswith(f"{table}.{key}: unknown key") for fault in faults)]
+        values = section(document, table)
+        unknown = [key for key in values if any(fault.startswith(f"{table}.{key}: unknown key") for fault in faults)]
         if unknown:
-            unknown += ["path"] if table == "data" and "path" in kept else []  # of the other data
-            whole = inline({key: value for key, value in kept.items() if key not in unknown})
+            unknown += ["path"] if table == "data" and "path" in values else []  # of the other data
+            whole = inline({key: value for key, value in values.items() if key not in unknown})
             remedy = f"to leave out {', '.join(unknown)}, write --set '{table}={whole}'"
             hints.append(f"--set {text} keeps the other keys of [{table}]; {remedy}")
     return hints

@@ -14,7 +14,7 @@ from fedweave.core import plugins, random
 from fedweave.core.model import Model
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves, not_finite, to
-from fedweave.core.types import Record
+from fedweave.core.types import Record, Values
 from fedweave.datasets.contents import check_same
 from fedweave.engines.devices import CPU, usable
 from fedweave.errors import UserError, listed
@@ -216,10 +216,14 @@ def load_checkpoint(directory: Path, config: Config) -> Checkpoint:
 def saved_round(directory: Path, when: When, model: str | None = None) -> SavedRound:
     """The round that the finished run in `directory` takes models from. The models that clients' own training left
     (`model` "trained") are of the last round, unless another one is asked for."""
+    return _round_of(read_summary(directory / SUMMARY), when, model) if when == "chosen" else when
+
+
+def _round_of(summary: Values, when: When, model: str | None) -> SavedRound:
+    """`saved_round` of the run with this summary."""
     if when != "chosen":
         return when
-    has_choice = model != "trained" and "chosen_round" in read_summary(directory / SUMMARY)
-    return "best" if has_choice else "last"
+    return "best" if model != "trained" and "chosen_round" in summary else "last"
 
 
 def round_in_words(place: Path, when: When, model: str | None = None) -> str:
@@ -228,7 +232,7 @@ def round_in_words(place: Path, when: When, model: str | None = None) -> str:
     if not (place / SUMMARY).is_file():
         return ""
     summary = read_summary(place / SUMMARY, "rounds")
-    if saved_round(place, when, model) == "best" and "chosen_round" in summary:
+    if _round_of(summary, when, model) == "best" and "chosen_round" in summary:
         return f"{CHOSEN_ROUND} {summary['chosen_round']:,}"
     return f"{LAST_ROUND} {summary['rounds']:,}"
 

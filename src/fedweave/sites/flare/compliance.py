@@ -135,8 +135,8 @@ def check_replaced(path: Path, report: Report) -> None:
     Raises:
         UserError: a signature would be lost, or the file is not a report.
     """
-    kept = {one.name for one in report.signatures}
-    lost = sorted({one.name for one in _parse(path).signatures} - kept) if path.exists() else []
+    signers = {one.name for one in report.signatures}
+    lost = sorted({one.name for one in _parse(path).signatures} - signers) if path.exists() else []
     if lost:
         raise UserError(
             f"{path} is a report with the signature of {listed(lost)}, which the new one lacks. Write to another file "
@@ -245,7 +245,7 @@ def of_site(folder: Path, run: str = "") -> Document:
     kinds, name = flows(ledger), folder.resolve().name
     notes = list(chain.from_iterable(one.joined for one in runs))
     begun = [one for one in runs if one.joined or one.flows]
-    refusals = chain.from_iterable(one.refused for one in runs)
+    refusals = [note for one in runs for note in one.refused]
     times = [str(note["at"]) for note in (*notes, *refusals)]
     sites = chain.from_iterable(note.get("sites", ()) for note in notes)
     peers = sorted({str(site) for site in sites} - {name})
@@ -282,16 +282,15 @@ def of_site(folder: Path, run: str = "") -> Document:
     # What comes first: the verdict, tiles, and warnings on what the journals lack.
     owner = about.legal_name or f"site {name}"
     privacy, clause = privacy_tile(kinds, chain.from_iterable(of_members(ledger).values()))
-    others = _other_policies(runs, summary.rules)
-    policy, within = _policy_tile(summary, others)
+    changes_by_run = _other_policies(runs, summary.rules)
+    policy, within = _policy_tile(summary, changes_by_run)
     verdict = f"Nothing has left {owner}."
     if size:
         where = f"in {sum(bool(one.flows) for one in runs):,} of {counted(len(begun), 'run')}"
         verdict = f"{size} left {owner} {where}, to {listed(names)} and to no one else, {within} and {clause}."
-    lines = [f"{note.get('asked')}: {note.get('why')}" for one in runs for note in one.refused]
-    if lines:
-        verdict += f" {counted(len(lines), 'request')} {'was' if len(lines) == 1 else 'were'} refused."
-    reasons = Counter(_reason(note) for one in runs for note in one.refused)
+    if refusals:
+        verdict += f" {counted(len(refusals), 'request')} {'was' if len(refusals) == 1 else 'were'} refused."
+    reasons = Counter(map(_reason, refusals))
     shown = tuple(f"{times:,} by {reason}" for reason, times in reasons.most_common(MAX_REASONS))
     damaged = sum(one.damaged for one in runs)
     warnings = [f"{capitalized(summary.lost)}."] if summary.lost else []
@@ -306,7 +305,7 @@ def of_site(folder: Path, run: str = "") -> Document:
             messages_section(kinds, len(peers) + 1, legal_names),
             asked,
             _spent(summary),
-            _policy(summary.rules, others),
+            _policy(summary.rules, changes_by_run),
             Section(
                 "Changes of the policy",
                 unchanged,
@@ -317,7 +316,7 @@ def of_site(folder: Path, run: str = "") -> Document:
                 "What was refused",
                 () if refused else ("Nothing was refused.",),
                 refused,
-                hint=f"{counted(len(lines), 'request')}, with the rule that refused it" if lines else "nothing",
+                hint=f"{counted(len(refusals), 'request')}, with the rule that refused it" if refusals else "nothing",
             ),
         ),
         foot=f"The site's own journals, written before anything is sent, show no other message. {FOOT}",
@@ -329,7 +328,7 @@ def of_site(folder: Path, run: str = "") -> Document:
             size_tile("Left the site", kinds),
             privacy,
             policy,
-            Tile("Refused", f"{len(lines):,}" if lines else "nothing", shown),
+            Tile("Refused", f"{len(refusals):,}" if refusals else "nothing", shown),
         ),
     )
 
@@ -388,19 +387,19 @@ def _amount_text(what: str, amount: float) -> str:
 
 def _other_policies(runs: Iterable[SiteRun], rules: Rules) -> dict[str, list[RuleChange]]:
     """{run: the rules in which the policy of its jobs differs from the present `rules`}, of runs with another one."""
-    others = defaultdict[str, dict[RuleChange, None]](dict)
+    changes_by_run = defaultdict[str, dict[RuleChange, None]](dict)
     for run in runs:
         for note in run.joined:
             of_job = rules_of(note)
             for change in [] if of_job is None else rule_changes(of_job, rules):
-                others[run.name][change] = None
-    return {run: [*differing] for run, differing in others.items()}
+                changes_by_run[run.name][change] = None
+    return {run: [*differing] for run, differing in changes_by_run.items()}
 
 
-def _other_policies_text(others: Mapping[str, Sequence[RuleChange]]) -> tuple[str, ...]:
+def _other_policies_text(changes_by_run: Mapping[str, Sequence[RuleChange]]) -> tuple[str, ...]:
     """Lines on the runs whose policy was another one, a line for each set of differing rules."""
     runs_by_rules = defaultdict[str, list[str]](list)
-    for run, differing in others.items():
+    for run, differing in changes_by_run.items():
         runs_by_rules[", ".join(dict.fromkeys(change.name for change in differing))].append(run)
     lines = list[str]()
     for names, runs in runs_by_rules.items():
@@ -409,9 +408,9 @@ def _other_policies_text(others: Mapping[str, Sequence[RuleChange]]) -> tuple[st
     return tuple(lines)
 
 
-def _policy_tile(summary: Audit, others: Mapping[str, Sequence[RuleChange]]) -> tuple[Tile, str]:
-    """Whether what left is within the caps of the policy: a tile, and a part of a sentence. others: runs whose policy
-    was another one (`_other_policies`)."""
+def _policy_tile(summary: Audit, changes_by_run: Mapping[str, Sequence[RuleChange]]) -> tuple[Tile, str]:
+    """Whether what left is within the caps of the policy: a tile, and a part of a sentence. changes_by_run: runs whose
+    policy was another one (`_other_policies`)."""
     notes, uncapped, beyond = list[str](), list[str](), False
     for what, amount, limit in _amounts(summary):
         if limit is None:
@@ -423,9 +422,11 @@ def _policy_tile(summary: Audit, others: Mapping[str, Sequence[RuleChange]]) -> 
         notes.append(f"no cap on {listed(uncapped)}")
     if beyond:
         notes.append("a cap was set, or lowered, after more had left")
-    within = "within the caps of its present policy, which was not that of every run" if others else "within its policy"
-    title = "Within the present caps" if others else "Within the policy"
-    tile = Tile(title, "no" if beyond else "yes", (*_other_policies_text(others), *notes))
+    title, within = "Within the policy", "within its policy"
+    if changes_by_run:
+        title = "Within the present caps"
+        within = "within the caps of its present policy, which was not that of every run"
+    tile = Tile(title, "no" if beyond else "yes", (*_other_policies_text(changes_by_run), *notes))
     return tile, BEYOND if beyond else within
 
 
@@ -450,8 +451,8 @@ def _spent(summary: Audit) -> Section:
     )
 
 
-def _policy(rules: Rules, others: Mapping[str, Sequence[RuleChange]]) -> Section:
-    """The rules in force. others: runs whose policy was another one (`_other_policies`)."""
+def _policy(rules: Rules, changes_by_run: Mapping[str, Sequence[RuleChange]]) -> Section:
+    """The rules in force. changes_by_run: runs whose policy was another one (`_other_policies`)."""
     values, texts = {name: vars(rules)[name] for name in _ALWAYS} | rules.plain(), meanings(Rules.__mro__)
     rows = list[dict[str, str]]()
     for name, value in values.items():
@@ -462,6 +463,6 @@ def _policy(rules: Rules, others: Mapping[str, Sequence[RuleChange]]) -> Section
     hint = f"{counted(len(rows), 'rule')}, with their meaning"
     warnings = tuple(
         f"At a job of run {run} the policy was another one; since then: {'; '.join(map(str, differing))}."
-        for run, differing in others.items()
+        for run, differing in changes_by_run.items()
     )
     return Section("Policy in force", (text,), warnings, grid=grid(rows, ("rule", "value", "what it means")), hint=hint)

@@ -69,11 +69,12 @@ def rule_changes(before: Rules, now: Rules) -> list[RuleChange]:
     """The rules that differ, and which way."""
     changes = list[RuleChange]()
     for rule in fields(Rules):
-        was, new, both = vars(before)[rule.name], vars(now)[rule.name], _stricter_value(rule.name, before, now)
-        if not _same(was, new):
-            directed = way_of(rule.name) is not Way.NEITHER
-            ways = directed and not _same(both, was), directed and not _same(both, new)
-            changes.append(RuleChange(rule.name, value_text(was), value_text(new), *ways))
+        was, new = vars(before)[rule.name], vars(now)[rule.name]
+        if _same(was, new):
+            continue
+        both, has_way = _stricter_value(rule.name, before, now), way_of(rule.name) is not Way.NEITHER
+        ways = has_way and not _same(both, was), has_way and not _same(both, new)
+        changes.append(RuleChange(rule.name, value_text(was), value_text(new), *ways))
     return changes
 
 
@@ -97,8 +98,7 @@ def _same(one: object, other: object) -> bool:
 
 def _stricter_value(name: str, before: Rules, now: Rules) -> Any:
     """The value of a rule that forbids what either value forbids, by the rule's way and type."""
-    default, way = vars(Rules())[name], way_of(name)
-    combine = _OWN.get(name)
+    default, way, combine = _DEFAULTS[name], way_of(name), _SPECIAL.get(name)
     if way is Way.NEITHER:
         return vars(now)[name]
     if combine is None and isinstance(default, tuple):
@@ -142,12 +142,12 @@ def _stricter_exchange(before: bool | int, now: bool | int) -> bool | int:
     return max(before, now) if before and now else False
 
 
-def _listed(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
+def _common_names(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
     """What both lists name; an empty one names everything."""
     return tuple(name for name in now if name in before) if before and now else before or now
 
 
-def _named(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+def _common_entries(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """The entries that both have; an empty one has every entry."""
     return dict(before.items() & now.items()) if before and now else dict(before or now)
 
@@ -156,11 +156,12 @@ def _stricter_release(before: Releases, now: Releases) -> Releases:
     return "same-files" if "same-files" in (before, now) else now
 
 
+_DEFAULTS = vars(Rules())
 _WHEN_A_JOB_BEGINS = ("algorithms", "parts", "files", "members", "lost", "releases")
 # Rules of which neither the way nor the type says how two values hold together.
-_OWN: dict[str, Callable[..., Any]] = {
-    "algorithms": _listed,
-    "members": _named,
+_SPECIAL: dict[str, Callable[..., Any]] = {
+    "algorithms": _common_names,
+    "members": _common_entries,
     "releases": _stricter_release,
     "exchange": _stricter_exchange,
 }

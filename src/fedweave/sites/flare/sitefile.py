@@ -249,20 +249,20 @@ class Rules:
     secure_sum: Annotated[tuple[str, ...], Way.DEMANDS] = ()
     partial_sums: Annotated[bool, Way.ALLOWS] = False
     epsilon: Annotated[Annotated[float, Field(gt=0)] | None, Way.ALLOWS] = None
-    delta: Annotated[Annotated[float, Field(gt=0, lt=1)], Way.ALLOWS] = 1e-5
+    delta: Annotated[float, Field(gt=0, lt=1), Way.ALLOWS] = 1e-5
     unbounded: Annotated[tuple[str, ...], Way.ALLOWS] = ()
     repeats: Annotated[bool, Way.ALLOWS] = False
     lost: Annotated[tuple[Annotated[str, Field(pattern=HEAD)], ...], Way.NEITHER] = ()
     bytes: Annotated[Annotated[int, Field(gt=0)] | None, Way.ALLOWS] = None
     calls: Annotated[dict[str, Annotated[int, Field(ge=0)]], Way.ALLOWS] = field(default_factory=dict)
-    min_nodes: Annotated[Annotated[int, Field(ge=1)], Way.DEMANDS] = 10
-    min_sites: Annotated[Annotated[int, Field(ge=1)], Way.DEMANDS] = 1
+    min_nodes: Annotated[int, Field(ge=1), Way.DEMANDS] = 10
+    min_sites: Annotated[int, Field(ge=1), Way.DEMANDS] = 1
     members: Annotated[dict[str, _Fingerprint], Way.ALLOWS] = field(default_factory=dict)
-    min_summed: Annotated[Annotated[int, Field(ge=2)], Way.DEMANDS] = 2
-    min_difference: Annotated[Annotated[int, Field(ge=1)], Way.DEMANDS] = 2
+    min_summed: Annotated[int, Field(ge=2), Way.DEMANDS] = 2
+    min_difference: Annotated[int, Field(ge=1), Way.DEMANDS] = 2
     exchange: Annotated[bool | Annotated[int, Field(ge=1)], Way.ALLOWS] = False
     max_ids: Annotated[Annotated[int, Field(ge=1)] | None, Way.ALLOWS] = None
-    round_scores: Annotated[Annotated[int, Field(ge=1)], Way.DEMANDS] = 1
+    round_scores: Annotated[int, Field(ge=1), Way.DEMANDS] = 1
     measures: Annotated[tuple[Measure, ...], Way.ALLOWS] = ()
     score_epsilon: Annotated[Annotated[float, Field(gt=0)] | None, Way.ALLOWS] = None
     true_labels: Annotated[bool, Way.ALLOWS] = False
