@@ -31,7 +31,7 @@ from fedweave.algorithms.preset import Preset
 from fedweave.core.algorithm import capabilities
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.text import counted
-from fedweave.core.types import EVALUATION, FRAMING, PREDICTION, SETUP, TRAINING, Record
+from fedweave.core.types import EVALUATION, FRAMING, KEPT_BACK, PREDICTION, SETUP, TRAINING, Record
 from fedweave.errors import listed
 from fedweave.experiment.config import config_hash
 from fedweave.experiment.runs.reading import Run
@@ -96,7 +96,7 @@ def disclose(run: Run) -> Disclosure:
         sentences.append(f"Of that, {decimal(total['peer'])} went from client to client and not to the server.")
 
     # 2. What protected it, and what that costs.
-    sent = up + peer
+    sent = [row for row in up + peer if not row["reveals"].startswith(KEPT_BACK)]
     bare = [row["call"] for row in sent if row["mechanism"] == "none"]
     if bare:
         subject = "any of it" if len(bare) == len(sent) else ", ".join(bare)
@@ -194,6 +194,8 @@ def _sending_sentence(row: Record, client_count: int, to: str = "") -> str:
     subject = _clients_text(row["clients"], client_count)
     low, high = row["times"]
     often = "once" if low == high == 1 else f"{_range_text(f'{low:,}', f'{high:,}')} times"
+    if row["reveals"].startswith(KEPT_BACK):
+        return f"{subject} sent {row['reveals']} ({row['call']}, {often})."
     if row["all"] == (0, 0):
         return f"{subject} kept {contents} back ({row['call']} is empty, {often})."
     mechanism = "" if row["mechanism"] == "none" else f", {row['mechanism']}"
@@ -268,6 +270,7 @@ def size_tile(title: str, entries: Sequence[Flow]) -> Tile:
 def privacy_tile(entries: Sequence[Flow], costs: Iterable[Bound]) -> tuple[Tile, str]:
     """How private is what left: a tile, and the end of a sentence. costs: of differential privacy."""
     sent = [flow for flow in sorted(entries, key=_place) if flow.direction != "down" and flow.key != FRAMING]
+    sent = [flow for flow in sent if not flow.kept_back]
     without = [flow for flow in sent if not (flow.account.cost.epsilon or flow.account.cost.squared_mu)]
     largest = dict[str, Bound]()  # {kind of record: the bound with the largest ε}
     for bound in costs:
@@ -342,7 +345,7 @@ def left_section(entries: Sequence[Flow], member_count: int, titles: Mapping[str
         row |= {"protection": "" if framing else group[0].mechanism, "who received it": to}
         rows.append(row | {"used for": "" if framing else group[0].purpose or "not stated"})
     if before:
-        keys = list(dict.fromkeys(flow.key for flow in before))
+        keys = list(dict.fromkeys(flow.key for flow in before if not flow.kept_back))
         mechanisms = sorted({flow.mechanism for flow in before})
         row = {"what the receiver learns": f"before training: {', '.join(keys)}"}
         row |= {"size": decimal(sum(flow.bytes for flow in before)), "protection": ", ".join(mechanisms)}

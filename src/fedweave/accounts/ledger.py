@@ -22,7 +22,7 @@ from rich.table import Table
 from fedweave.accounts.document import plain_text, print_line
 from fedweave.core.mechanism import Applied, Mechanisms, PrivacyAccount, read_applied
 from fedweave.core.text import cell, counted, printable
-from fedweave.core.types import FRAMING, PURPOSES, Record
+from fedweave.core.types import FRAMING, KEPT_BACK, PURPOSES, Record
 from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Document
 from fedweave.privacy.accountant import Bound, of_members, remarks
@@ -96,6 +96,11 @@ class Flow:
     first: datetime | None = field(default=None, compare=False)
     last: datetime | None = field(default=None, compare=False)
     mechanisms: Mechanisms = field(default=(), compare=False)
+
+    @property
+    def kept_back(self) -> bool:
+        """Whether a site's policy kept the content at home; only its form left."""
+        return self.reveals.startswith(KEPT_BACK)
 
 
 def flows(ledger: pa.Table) -> list[Flow]:
@@ -179,7 +184,7 @@ def _purpose_order(purpose: str) -> int:
 
 def no_epsilon_sentence(kinds: Iterable[Flow]) -> str:
     """A sentence on messages of members without ε; "" where no message has an ε, or all have."""
-    sent = [flow for flow in kinds if flow.direction != "down" and flow.key != FRAMING]
+    sent = [flow for flow in kinds if flow.direction != "down" and flow.key != FRAMING and not flow.kept_back]
     without = [flow for flow in sent if flow.account.cost.epsilon == 0 and flow.account.cost.squared_mu == 0]
     if not without or len(without) == len(sent):
         return ""

@@ -24,6 +24,7 @@ from fedweave.metrics.selection import OF_RANKS, OF_SCORES
 from fedweave.privacy.secure_sum import FixedPoint
 
 SUM = "own"  # the key of the sums
+SUMMED = "nothing by itself; with the others' "  # begins what a term reveals
 MEAN, HISTOGRAM = "mean", "histogram"
 # Sums of numbers in the data's units, of any size, in two integers: multiples of 256, and the rest.
 HIGH, LOW, RESIDUALS, _STEP = "high", "low", "histogram/residuals", 256.0
@@ -56,7 +57,7 @@ def sum_declaration(require_all: bool, of_links: bool = False) -> Declaration:
         what = reveals.get(name) or reveals.get(name.partition("/")[0], by_default)
         form = _fixed_point(name)
         mechanism = SecureSum(2, require_all, form.bits, form.fraction, 0 if require_all else 1)
-        declaration[f"{SUM}/{name}".rstrip("/")] = Sends(f"nothing by itself; with the others' {what}", mechanism)
+        declaration[f"{SUM}/{name}".rstrip("/")] = Sends(f"{SUMMED}{what}", mechanism)
     return declaration
 
 

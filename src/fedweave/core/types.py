@@ -19,6 +19,7 @@ RESERVED_CLIENTS = frozenset({"global", "server"})  # in a run's files: all exam
 
 SETUP, TRAINING, EVALUATION, PREDICTION = PURPOSES = ("set-up", "training", "evaluation", "prediction")
 FRAMING = "(names and framing)"
+KEPT_BACK = "nothing: "  # begins what a part of a message reveals if a site's policy keeps its content at home
 HELD = "(held)"  # the key of a message that names the parts that its receiver has from the last one
 PREDICT = "predict"  # the value of [data] external by which links between members are predicted
 SHARDS = "shards"  # the data set that `fedweave shard` writes, and its partition

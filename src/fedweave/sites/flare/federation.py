@@ -31,7 +31,14 @@ from fedweave.sites.flare.chain import Heads, behind, heads_in
 from fedweave.sites.flare.entities import CELLS, COUNTING, UNITE, rows_of
 from fedweave.sites.flare.exchange import CLAIMING, match_nodes
 from fedweave.sites.flare.inspection import Inspector, SiteFaults
-from fedweave.sites.flare.joining import FLAGS, JOINING, max_lengths, without
+from fedweave.sites.flare.joining import (
+    FLAGS,
+    JOINING,
+    describe_withheld,
+    max_lengths,
+    withheld_in,
+    without,
+)
 from fedweave.sites.flare.peers import (
     REPEATED,
     UNFINISHED,
@@ -189,8 +196,8 @@ class Flare(ServerEngine):
         """{site: {metric: value}} of what sites reach alone and let leave (`baselines`), "shelf" or "alone"; None if it
         is to stop before all have answered. Sites that train longer than a request takes are asked again.
 
-        round: the run's last one. metric, positive: the run's selection metric, and the number of the class that it
-        describes, -1 for none. stops: asked after each request.
+        round: the run's last one. metric, positive: the run's selection metric, and the number of the positive class,
+        -1 for none. stops: asked after each request.
         """
         if self.round != round:  # of a run that an earlier job has trained
             self.begin(round)
@@ -357,6 +364,8 @@ class Flare(ServerEngine):
         here = [site for site in chosen if site in good]
         for site in here:
             arrived_info = as_arrived(info, good[site], read_scoring(answers[site].note))
+            if name in (JOIN, ALIGN):
+                arrived_info = describe_withheld(arrived_info, withheld_in(good[site]))
             if read_note(answers[site].note).get(REPEATED) is True:
                 arrived_info = resend_info(arrived_info)
             self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, arrived_info)

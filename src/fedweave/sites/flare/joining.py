@@ -6,17 +6,18 @@ of a list leaves the site, and no site learns the length of another site's list.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from fedweave.core import random
-from fedweave.core.federation import Declaration, Sends
+from fedweave.core.federation import Declaration, Sends, StepInfo
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies
 from fedweave.core.sizes import common_lengths
 from fedweave.core.tree import Tree
-from fedweave.core.types import CLASS, LABELS, NUMBER, Kind
+from fedweave.core.types import CLASS, KEPT_BACK, LABELS, NUMBER, Kind
 from fedweave.errors import UserError
 from fedweave.sites.flare.holdings import Holdings
 from fedweave.sites.flare.sitefile import Rules
@@ -126,6 +127,25 @@ def private_fields(rules: Rules) -> tuple[str, ...]:
 def withhold(reply: Tree, deny: Sequence[str]) -> Tree:
     """`reply` with -1 or an empty tensor for the fields that the site's policy denies."""
     return {key: _blank(leaf) if key in deny else leaf for key, leaf in reply.items()}
+
+
+def describe_withheld(info: StepInfo, keys: Iterable[str]) -> StepInfo:
+    """`info` of a report in which these fields are withheld."""
+    sends = dict(info.sends)
+    for key in sends.keys() & {*keys}:
+        sends[key] = replace(sends[key], reveals=f"{KEPT_BACK}kept back")
+    return replace(info, sends=sends)
+
+
+def withheld_in(reply: Tree) -> tuple[str, ...]:
+    """The fields of `JOINING` that a site's report withholds."""
+    return tuple(key for key, leaf in reply.items() if key in JOINING and _is_blank(leaf))
+
+
+def _is_blank(leaf: object) -> bool:
+    if isinstance(leaf, dict):
+        return bool(leaf) and all(map(_is_blank, leaf.values()))
+    return not len(leaf) if isinstance(leaf, torch.Tensor) else leaf == -1
 
 
 def _blank(leaf: object) -> object:

@@ -14,7 +14,7 @@ from fedweave.algorithms.parts.part import KEEP
 from fedweave.algorithms.trials import TRIED
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
-from fedweave.core.federation import Declaration, Sends, StepInfo, step_info
+from fedweave.core.federation import Declaration, StepInfo, step_info
 from fedweave.core.tree import Tree, decode, encode, leaves, to
 from fedweave.core.types import EVALUATION, PREDICTION, SETUP, TRAINING
 from fedweave.engines.calls import check_declared, check_way, of_client
@@ -37,7 +37,15 @@ from fedweave.sites.flare.federation import JOIN
 from fedweave.sites.flare.folder import LOG, SITE_FILE, fields
 from fedweave.sites.flare.foresight import check_fields, check_target
 from fedweave.sites.flare.holdings import Holdings, exclusion_of, hold, marks
-from fedweave.sites.flare.joining import FORM, JOINING, describe, private_fields, site_lengths, withhold
+from fedweave.sites.flare.joining import (
+    FORM,
+    JOINING,
+    describe,
+    describe_withheld,
+    private_fields,
+    site_lengths,
+    withhold,
+)
 from fedweave.sites.flare.machine import read_about
 from fedweave.sites.flare.participation import EARLY_SUMS, Participation
 from fedweave.sites.flare.peers import REPEATED, SUM_OF, UNFINISHED, WRITTEN, Post, Receipt, resend_info
@@ -308,13 +316,9 @@ class Member:
             raise CallRefused("nothing may leave before the site has joined a job")
         self._job.ledger.purpose = PREDICTION if self._job.request.predict else SETUP
         denied = private_fields(self._job.rules)
-        declaration = dict(sends)
-        for key in declaration.keys() & set(denied):
-            spec = declaration[key]
-            within = spec if isinstance(spec, Sends) else Sends(spec)
-            declaration[key] = replace(within, reveals="nothing: kept back")
+        info = describe_withheld(StepInfo.of(sends, ragged=True), denied)
         free = self._job.rules.exempt((*FORM, ENTITIES, "signed", "signature", *denied))
-        return self._send(round, name, reply, StepInfo.of(declaration, ragged=True), free)
+        return self._send(round, name, reply, info, free)
 
     def _step(self, request: StepRequest, payload: Tree) -> tuple[bytes, str]:
         """Run a step; returns the reply to the server and the note with it."""

@@ -1,21 +1,24 @@
 """The form in which a site lets scores leave: which measures, how much they are rounded, and from which labels."""
 
 import math
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from types import MethodType
 
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.score_sums import HIGH, LOW, MEAN
+from fedweave.algorithms.score_sums import HIGH, LOW, MEAN, SUMMED
 from fedweave.algorithms.trials import TRIED
 from fedweave.algorithms.vertical.labels import DRAWN, LabelRelease
 from fedweave.core.algorithm import Algorithm, Calls
 from fedweave.core.federation import Client, Sends, Step, StepInfo, step_info
 from fedweave.core.mechanism import LDP, Derived, SecureSum
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.core.types import Record
-from fedweave.metrics.selection import METRICS
+from fedweave.core.types import KEPT_BACK, Record
+from fedweave.metrics.selection import METRICS, title_of
 from fedweave.privacy.mechanisms import keep_probability
 from fedweave.sites.flare.peers import SCORED, read_note
 from fedweave.sites.flare.sitefile import FINE, Rules
@@ -30,7 +33,17 @@ _CLASSES = "classes"
 _LIKE = {name: metric.measure for name, metric in METRICS.items() if metric.measure}
 _LIKE |= dict.fromkeys(("squared", "absolute"), "loss")  # a sum of squares is the loss of numbers in other units
 _LIKE |= dict.fromkeys(("labels", "moments", "group_errors", "f1", "groups"), _CLASSES)
-NOTHING = "nothing: zeros instead of losses, counts by class or group, and all other measures"
+NOTHING = f"{KEPT_BACK}zeros instead of"  # begins what zeros reveal; the measures that they stand for follow
+_WORDS = {  # of measures, in a ledger; others have their title in `METRICS`
+    _PLAIN: "how many hits and examples",
+    "loss": "losses",
+    _CLASSES: "counts by class or group",
+    "group_auc": "AUC within groups",
+    "histogram": "histograms of scores",
+    "ranks": "ranks of links",
+}
+_ORDER = {measure: place for place, measure in enumerate((_PLAIN, *FINE))}
+_BY_CLASS = {"auc", "group_auc", "average_precision", "recall_at_1"}  # their pairs also count each class's examples
 _OF_DRAWN = ("labels of randomized response with", "a model that knows labels by randomized response alone, with")
 
 
@@ -105,19 +118,27 @@ class Scoring:
         return nest(redacted)
 
     def declaration(self, info: StepInfo, paths: list[str]) -> StepInfo:
-        """`info` with what the `paths` of a reply after `redact` reveal, and the mechanisms that protect them."""
+        """`info` with what the `paths` of a reply after `redact` reveal, and the mechanisms that protect them. If some
+        paths that one description covers do not leave, that of the others names only what leaves."""
         sends, first = dict(info.sends), next((path for path in paths if self._is_sent(path)), "")
         drawn = () if self.epsilon is None else (LDP(self.epsilon, "label", DRAWN, one_draw=True),)
+        sent, withheld = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)  # paths by declared key
         for path in paths:
-            spec = info.sends[info.covering(path) or path.split("/")[0]]
+            by_key = sent if self._is_sent(path) else withheld
+            by_key[info.covering(path) or path.split("/")[0]].append(path)
+        nothing = f"{NOTHING} {_words(chain.from_iterable(withheld.values()))}"
+        for key in sent | withheld:
+            spec = info.sends[key]
             hides = tuple(one for one in spec.mechanisms if isinstance(one, SecureSum))
-            if not self._is_sent(path):
-                mechanism = (*((Derived(first),) if first else drawn), *hides) if drawn else spec.mechanism
-                sends[path] = replace(spec, reveals=NOTHING, mechanism=mechanism)
-            elif self.coarse:
-                text = "how many hits and examples" + (f", as multiples of {self.step}" if self.step > 1 else "")
-                text += f", by {_OF_DRAWN[path.startswith(_PUBLIC)]} ε = {self.epsilon:g}" if self.epsilon else ""
-                sends[path] = replace(spec, reveals=text, mechanism=(*drawn, *hides) if drawn else spec.mechanism)
+            mechanism = (*((Derived(first),) if first else drawn), *hides) if drawn else spec.mechanism
+            sends |= dict.fromkeys(withheld[key], replace(spec, reveals=nothing, mechanism=mechanism))
+            if self.coarse or withheld[key]:
+                text = (SUMMED if hides else "") + _words(sent[key])
+                text += ", how many examples each class has" if {*map(_name_of, sent[key])} & _BY_CLASS else ""
+                text += f", as multiples of {self.step}" if self.step > 1 else ""
+                text += f", by {_OF_DRAWN[key.startswith(_PUBLIC)]} ε = {self.epsilon:g}" if self.epsilon else ""
+                mechanism = (*drawn, *hides) if drawn else spec.mechanism
+                sends |= dict.fromkeys(sent[key], replace(spec, reveals=text, mechanism=mechanism))
         return replace(info, sends=sends)
 
     def declaration_before(self, info: StepInfo) -> StepInfo:
@@ -153,11 +174,29 @@ class Scoring:
 
 def measure_of(path: str) -> str:
     """The entry of policy.measures that lets a path of scores leave; "accuracy" for hits, which need none."""
+    name = _name_of(path)
+    return _LIKE.get(name, name)
+
+
+def _name_of(path: str) -> str:
+    """The measured number that a path of scores has: "f1" of "own/f1" and of "own/high/mean/f1"."""
     first, _, rest = path.partition("/")[2].partition("/")
     if first in (HIGH, LOW):  # the two integers of a term in a sum
         first, _, rest = rest.partition("/")
-    name = rest if first == MEAN else first
-    return _LIKE.get(name, name)
+    return rest if first == MEAN else first
+
+
+def _words(paths: Iterable[str]) -> str:
+    """The measures at these paths of scores, such as "how many hits and examples, losses"."""
+    words, means = dict[str, None](), dict[str, None]()
+    for path in sorted(paths, key=lambda path: (_ORDER.get(measure_of(path), len(_ORDER)), path)):
+        name = _name_of(path)
+        if MEAN in path.split("/"):
+            means[title_of(name)] = None
+        else:
+            words[_WORDS.get(measure_of(path)) or title_of(name or path)] = None
+    of_means = f"means over members of {', '.join(means)}" if means else ""
+    return ", ".join(filter(None, (*words, of_means)))
 
 
 AS_THEY_ARE = Scoring(measures=FINE, in_sum=FINE)
