@@ -17,15 +17,31 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
+from fedweave.core.algorithm import Evaluation
 from fedweave.core.graph import make_graph
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import resolve
 from fedweave.metrics import classification
 from fedweave.metrics.classification import by_class, counts, mean_values, means, merge, values
+from fedweave.metrics.measured import measure
 from fedweave.metrics.pooled import Alarm, example_outputs, pooled_examples
 from fedweave.metrics.ranking import calibration_error, hits_of_alerts, probabilities, scores, threshold
-from fedweave.metrics.selection import Judging, flagging, near_constant, positive_of, selection_metric_of
+from fedweave.metrics.selection import (
+    OF_POSITIVE,
+    Judging,
+    decided,
+    decision_of,
+    flagging,
+    near_constant,
+    of_best,
+    positive_class,
+    positive_in,
+    positive_of,
+    selection_metric_of,
+)
 from fedweave.models import MODELS
+from fedweave.reports.notes import RunFacts, notes
 from tests.refusals import refusal
 
 TINY = torch.tensor([[0.0, 3], [0, 2], [0, 2], [0, 1], [0, 0]]).double()  # margins 3, 2, 2, 1, 0
@@ -191,10 +207,67 @@ def test_rare_of_two_classes_judges_average_precision_of_the_rarer() -> None:
     assert Judging(positive=1).verdict(2, 0.01, 0) == {"judged/average_precision": 1.0}
     assert Judging().verdict(7, 0.01, 3) == {"judged/macro_f1": -1.0}
     assert Judging().verdict(2, math.nan, 1) == {}
-    assert Judging("accuracy").verdict(2, 0.01, 1) == {"judged/accuracy": -1.0}
+    assert Judging("accuracy").verdict(2, math.nan, 0) == {"judged/accuracy": -1.0}
     assert selection_metric_of({}) == selection_metric_of({"judged/accuracy": -1.0}) == "accuracy"
     assert positive_of({"judged/average_precision": 0.0}) == 0
     assert positive_of({"judged/macro_f1": -1.0}) is None
+
+
+@pytest.mark.parametrize("metric", ["auto", "accuracy", "macro_f1", "auc", "average_precision", "recall_at_1"])
+@pytest.mark.parametrize(
+    ("given", "rarest", "rarer"), [(None, 0.1, 0), (None, 0.1, 1), (None, math.nan, 0), (1, 0.1, 0), (0, math.nan, 1)]
+)
+def test_the_positive_class_is_the_same_whichever_metric_selects(
+    metric: str, given: int | None, rarest: float, rarer: int
+) -> None:
+    """The one that is named, else the rare one of two, else class 1; also of what an evaluation tells the next."""
+    judging = Judging(metric, given)
+    expected = given if given is not None else 1 if math.isnan(rarest) else rarer
+    found = judging.verdict(2, rarest, rarer)
+    for entries in (found, decided(found | {"global/auc": 0.5}), of_best(found)):
+        assert positive_class(judging, entries) == expected
+    if found:
+        assert decision_of(selection_metric_of(found), expected).items() >= found.items()
+
+
+def test_more_classes_than_two_have_no_rare_one_that_is_looked_for() -> None:
+    assert positive_in(Judging("auc").verdict(3, 0.01, 2)) is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**20), n=st.integers(2, 60), coarse=st.booleans())
+def test_only_metrics_of_one_class_change_with_the_positive_class(seed: int, n: int, coarse: bool) -> None:
+    pairs = counts(*drawn(seed, n, coarse))
+    first, second = values(pairs, 0), values(pairs, 1)
+    for name in first.keys() - OF_POSITIVE:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_an_evaluation_measures_the_rare_class_whichever_metric_selects_by_hand() -> None:
+    """Class 0 is one of ten in training. In the test its one example is ranked second of four: average precision 1/2.
+    With three of ten it is not rare, and the three of class 1 are ranked 1, 2, 4 from their end: (1 + 1 + 3/4) / 3."""
+    test_y, margin = torch.tensor([1, 0, 1, 1]), torch.tensor([0.0, 1.0, 2.0, 3.0])  # of class 1
+    for rare, positive, expected in ((1, 0, 1 / 2), (3, 1, (1 + 1 + 3 / 4) / 3)):
+        y = torch.cat([torch.arange(10) >= rare, test_y]).long()
+        logits = torch.stack([torch.zeros(14), torch.cat([torch.ones(10), margin])], 1)
+        masks = torch.zeros(3, 14, dtype=torch.bool)
+        masks[0, :10], masks[2, 10:] = True, True
+        own = {name: pair[None] for name, pair in counts(logits, y, masks).items()}
+        replies = Replies(("a",), [ReplyBatch((0,), {"own": own})], {})
+        for metric in ("auc", "accuracy", "average_precision"):
+            found = measure(1, Evaluation(replies), Judging(metric)).summary
+            assert found["global/average_precision"] == pytest.approx(expected), metric
+            assert positive_class(Judging(metric), found) == positive
+            assert (found.get("scores/positive"), positive_of(found)) == (
+                (0.0 if rare == 1 else None, None) if metric in ("auc", "accuracy") else (None, positive)
+            )
+
+
+def test_the_note_on_a_rare_class_names_the_positive_one() -> None:
+    metrics = {"scores/rarest": 0.1, "judged/auc": -1.0, "scores/positive": 0.0}
+    assert "“default”" in notes(metrics, RunFacts(classes=("default", "repaid")))["rare"]
+    assert "class 0" in notes(metrics)["rare"]
+    assert "class 0" not in notes({"scores/rarest": 0.01, "judged/macro_f1": -1.0})["rare"]  # of several classes
 
 
 def test_what_a_constant_prediction_reaches() -> None:

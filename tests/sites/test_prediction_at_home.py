@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
+import torch
+
 from fedweave.core.ledger import Ledger
 from fedweave.core.types import FRAMING
 from fedweave.datasets.base import Dataset
@@ -20,11 +22,12 @@ from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, EARLIER, PREDICTIONS, SUMMARY
 from fedweave.experiment.runs.outputs import probabilities
-from fedweave.metrics.selection import Flagging
+from fedweave.metrics.selection import Flagging, Judging
 from fedweave.sites.flare.alignment import PartyData
 from fedweave.sites.flare.federation import Flare
 from fedweave.sites.flare.joining import FORM, RELATIONS, TARGET
 from fedweave.sites.flare.journal import entries, journal_path
+from fedweave.sites.flare.predicted import local_flagging
 from fedweave.sites.flare.server import Server, _predict
 from fedweave.sites.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.sites.operation.running import number_of, run
@@ -270,3 +273,21 @@ def test_where_parties_scale_over_the_nodes_these_are_to_be_the_same_ones(scalin
     before, now = (PartyData(Path("own"), data, None, (), scaling).marks(data) for data in (own, others))
     assert (before["scaled over nodes"] != now["scaled over nodes"]) == (scaling in OVER_NODES)
     assert before["features"] == now["features"]
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "positive"),
+    [(Judging("average_precision"), 0), (Judging("auc", threshold="f1"), 0), (Judging("auc", 1), 1)],
+)
+def test_without_a_common_class_a_site_flags_its_own_rare_one_by_hand(evaluation: Judging, positive: int) -> None:
+    """One of ten training examples is of class 0. In the validation set it is more probable than the others."""
+    y = np.array([0] + [1] * 9 + [0, 1, 1])
+    masks = np.zeros((3, 13), bool)
+    masks[0, :10], masks[1, 10:] = True, True
+    p = torch.tensor([0.5] * 10 + [0.9, 0.2, 0.1])  # of class 0
+    data = Dataset("own", np.zeros((13, 1), np.float32), np.zeros((2, 0), np.int64), y, 2, public=masks)
+    found = local_flagging(evaluation, data, torch.stack([p, 1 - p], 1))
+    assert found is not None
+    assert found.positive == positive
+    if positive == 0:
+        assert found.threshold == pytest.approx((0.9 + 0.2) / 2)

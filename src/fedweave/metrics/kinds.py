@@ -22,6 +22,7 @@ from fedweave.metrics.selection import (
     Judging,
     lower,
     of_members,
+    positive_class,
     positive_of,
     selection_metric_of,
 )
@@ -275,5 +276,4 @@ def selection_of(judging: Judging, labels: np.ndarray) -> tuple[str, int]:
     counts = np.zeros((3, 2, len(labels)))
     counts[TRAIN, classification.TRUE] = labels
     by = CLASSES.verdict({"classes": counts} if labels.any() else {}, judging)
-    known = positive_of(by)
-    return selection_metric_of(by), 1 if known is None else known
+    return selection_metric_of(by), positive_class(judging, by)

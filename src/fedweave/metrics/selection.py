@@ -17,6 +17,9 @@ PLAIN, RARE_OF_TWO, RARE_OF_MANY = "accuracy", "average_precision", "macro_f1"
 BEST = "best_val"  # "best_val/<metric>" in a summary: value at the round that was best on validation examples
 VERDICT = "judged"  # "judged/<metric>" in a summary: number of the positive class, or NONE for a metric without one
 NONE = -1.0
+# "scores/positive" in a summary: number of the positive class, where one of two is rare and the selection metric is of
+# none.
+POSITIVE = "scores/positive"
 NEARLY = 0.1
 THRESHOLD, HALF = "pooled/threshold", 0.5
 RAREST = "scores/rarest"  # share of the rarest class among the training examples, where accuracy says little
@@ -261,7 +264,7 @@ class Judging:
                where a class is rare in training (`metrics.classification.rarest`), average precision of the rarer of
                two classes, macro F1 of more. For numbers it is the RMSE, for several labels the mean AUC.
     positive:  class, by name or number, that metrics of one class describe; without it the rarer of two in training
-               where that is rare, else class 1.
+               where that is rare, whichever metric selects, else class 1.
     threshold: probability of the positive class from which on an example is flagged. "f1": the one with the highest F1
                on validation examples; {recall_at = 0.01}: the one that flags this share of them; {cost = {miss = 50,
                alarm = 1}}: the one with the lowest cost there; "auto": "f1" where a metric of the positive class
@@ -344,18 +347,22 @@ class Judging:
         return {f"{VERDICT}/{AUTO[target] if self.metric == 'auto' else self.metric}": NONE}
 
     def verdict(self, classes: int, rarest: float, rarer: int) -> dict[str, float]:
-        """{"judged/<metric>": the positive class}, {} where the automatic choice is the accuracy.
+        """{"judged/<metric>": the positive class}, {} where the automatic choice is the accuracy; with `POSITIVE` where
+        one of two classes is rare and the metric is of none.
 
         rarest: the share of the rarest class in training if it is rare, else NaN. rarer: the number of that class.
         """
-        positive = float(self.positive if isinstance(self.positive, int) else rarer)
-        if self.metric != "auto":
-            return {f"{VERDICT}/{self.metric}": positive if self.metric in OF_POSITIVE else NONE}
-        if math.isnan(rarest):
-            return {}
-        if classes != 2:
-            return {f"{VERDICT}/{RARE_OF_MANY}": NONE}
-        return {f"{VERDICT}/{RARE_OF_TWO}": positive}
+        is_rare, rare = not math.isnan(rarest), dict[str, float]()
+        if is_rare and classes == 2:
+            rare = {POSITIVE: float(self.positive if isinstance(self.positive, int) else rarer)}
+        metric = self.metric
+        if metric == "auto":
+            if not is_rare:
+                return {}
+            metric = RARE_OF_TWO if classes == 2 else RARE_OF_MANY
+        if metric in OF_POSITIVE:
+            return {f"{VERDICT}/{metric}": float(positive_class(self, rare))}
+        return {f"{VERDICT}/{metric}": NONE} | rare
 
 
 class Flagging(NamedTuple):
@@ -392,16 +399,29 @@ def chooses_threshold(judging: Judging, metrics: Mapping[str, float | None]) -> 
 
 
 def positive_class(judging: Judging, metrics: Mapping[str, float | None]) -> int:
-    """The number of the class that metrics of one class describe; `judging` with its number where it names one."""
-    positive = positive_of(metrics)
+    """The number of the class that metrics of one class describe: what a run has decided, else the one that `judging`
+    names, else 1. metrics: of the run's summary. judging: with the number of that class."""
+    positive = positive_in(metrics)
     if positive is not None:
         return positive
     return judging.positive if isinstance(judging.positive, int) else 1
 
 
+def decided(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The entries of a summary that an evaluation has from the one before: selection metric and positive class."""
+    return {name: value for name, value in metrics.items() if name.startswith(f"{VERDICT}/") or name == POSITIVE}
+
+
+def decision_of(metric: str, positive: int) -> dict[str, float]:
+    """These entries for a selection metric and the number of the positive class, -1 for none."""
+    if metric in OF_POSITIVE:
+        return {f"{VERDICT}/{metric}": float(positive)}
+    return {f"{VERDICT}/{metric}": NONE} | ({POSITIVE: float(positive)} if positive >= 0 else {})
+
+
 def of_best(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
     """A summary's entries for the round that was best on validation examples, and for its selection metric."""
-    prefixes = (f"{VERDICT}/", RAREST)
+    prefixes = (f"{VERDICT}/", RAREST, POSITIVE)
     entries = {name: value for name, value in metrics.items() if name.startswith(prefixes)}
     best = {name.removeprefix(f"{BEST}/"): value for name, value in metrics.items() if name.startswith(f"{BEST}/")}
     return entries | {name: value for name, value in best.items() if "/" in name and not name.startswith("val/")}
@@ -435,6 +455,12 @@ def positive_of(metrics: Mapping[str, float | None]) -> int | None:
     """The number of the class that the selection metric describes; None where it describes none."""
     number = metrics.get(f"{VERDICT}/{selection_metric_of(metrics)}")
     return None if number is None or number < 0 else int(number)
+
+
+def positive_in(metrics: Mapping[str, float | None]) -> int | None:
+    """The number of the positive class in a summary, also where the selection metric is of none; None without one."""
+    positive, number = positive_of(metrics), metrics.get(POSITIVE)
+    return positive if positive is not None or number is None else int(number)
 
 
 def headline(metrics: Mapping[str, float | None]) -> str:

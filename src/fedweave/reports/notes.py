@@ -32,6 +32,7 @@ from fedweave.metrics.selection import (
     TIED_SENTENCE,
     lower,
     near_constant,
+    positive_in,
     positive_of,
     rank,
     selection_metric_of,
@@ -90,7 +91,7 @@ class RunFacts(NamedTuple):
 
     rounds: how many were trained; 0 if unknown. edges: whether edges are the examples. test: the examples of "global"
     metrics. alone: whether all members train alone, so that the run is what others are compared with. weighs, scales:
-    whether classes are weighed and these features scaled already.
+    whether classes are weighed and these features scaled already. classes: their names.
     """
 
     rounds: int = 0
@@ -99,6 +100,7 @@ class RunFacts(NamedTuple):
     alone: bool = False
     weighs: bool = False
     scales: bool = False
+    classes: tuple[str, ...] = ()
 
     @classmethod
     def of_summary(cls, summary: Values, config: Mapping[str, Any] = MappingProxyType({})) -> "RunFacts":
@@ -110,7 +112,8 @@ class RunFacts(NamedTuple):
         scaling = config.get("data", {}).get("edge_normalize" if of_edges else "normalize", "none")
         scales = scaling != "none" and config.get("engine", {}).get("name") != "flare"
         alone = summary.get("algorithm") in TRAIN_ALONE
-        return cls(summary.get("rounds") or 0, of_edges, test, alone, weighs, scales)
+        names = tuple(map(str, summary.get("classes") or ()))
+        return cls(summary.get("rounds") or 0, of_edges, test, alone, weighs, scales, names)
 
     @property
     def scaling(self) -> str:
@@ -151,7 +154,7 @@ def alerts_clause(metrics: Metrics, classes: Sequence[str] = ()) -> str:
     if selection_metric_of(metrics) not in OF_POSITIVE:
         return ""
     positive = positive_of(metrics)
-    noun = f"“{classes[positive]}”" if positive is not None and positive < len(classes) else "positives"
+    noun = class_name(positive, classes) or "positives"
     clauses = []
     for kind, whose in WHOSE.items():
         value = metrics.get(f"{kind}/recall_at_1")
@@ -161,6 +164,11 @@ def alerts_clause(metrics: Metrics, classes: Sequence[str] = ()) -> str:
         if value is not None:
             clauses.append(f"{alerts} ({value:.3f}), {whose}" if alerts else f"{value:.3f}, {whose}")
     return f"caught at 1 % of alerts: {'; '.join(clauses)}" if clauses else ""
+
+
+def class_name(number: int | None, classes: Sequence[str]) -> str:
+    """ "“fraud”"; "" for a class without a name."""
+    return f"“{classes[number]}”" if number is not None and number < len(classes) else ""
 
 
 def hits(recall: float | None, positives: float | None) -> str:
@@ -223,9 +231,13 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
         by_metric = ""
         if metric in (RARE_OF_TWO, RARE_OF_MANY):
             by_metric = f" So the selection metric is {title_of(metric)}: for the best round, gains, comparisons."
+        positive, of_class = positive_in(metrics), ""
+        if positive is not None:
+            name = class_name(positive, training.classes) or f"class {positive}"
+            of_class = f" Recall, precision and alerts are of {name}."
         sentences["rare"] = (
             f"the rarest class has {metrics[RAREST]:.1%} of the training examples: a model that never predicts it has "
-            f"a high accuracy.{by_metric}"
+            f"a high accuracy.{by_metric}{of_class}"
         )
     elif metric != PLAIN and metric not in OF_RANKS and "global/f1" in metrics:
         sentences["judged"] = f"the selection metric is {title_of(metric)} ([evaluation] metric), and not accuracy."

@@ -184,6 +184,7 @@ _WITHOUT_NOTE = {
     "positives/val_fewest": "validation examples of the positive class at the client with the fewest",
     "positives/alerts": "a hundredth of all test examples, which `recall_at_1` flags in `pooled`",
     "positives/alerts_within": "the sum over clients of a hundredth of each one's test examples",
+    "scores/positive": "number of the rare one of two classes, which metrics of one class describe though none selects",
     "scores/rarest": "share of the rarest class of the training examples, where it is small",
     "scores/diverged": "a mean loss that no model has that learns",
     "scores/tied": "evaluations in a row, up to the last, in which all test examples had the same score",

@@ -32,8 +32,8 @@ from fedweave.metrics.selection import (
     DIVERGED_ALONE,
     METRICS,
     RMSE_OF_MEAN,
-    VERDICT,
     Judging,
+    decided,
     rank,
     selection_metric_of,
 )
@@ -189,7 +189,7 @@ def train_alone(
     local, executor, general = local_of(built.algorithm), built.fed.executor, config.general
     if local is None or not isinstance(executor, Loop):
         raise TypeError("this run cannot train it: see `is_wanted`")
-    verdict = {name: value for name, value in summary.items() if name.startswith(f"{VERDICT}/")}
+    verdict = decided(summary)
     members = dict[str, MemberResult]()
     began = time.monotonic()
     show(0, general.rounds)

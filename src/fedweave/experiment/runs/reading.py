@@ -37,7 +37,7 @@ from fedweave.metrics.best_rounds import best_validated, fairest, selection, val
 from fedweave.metrics.groups import MEASURED
 from fedweave.metrics.kinds import DIVERGED
 from fedweave.metrics.measured import GLOBAL, MISSING, ROUNDED_SCORES
-from fedweave.metrics.selection import BEST, RAREST, RMSE, VERDICT, of_result, selection_metric_of
+from fedweave.metrics.selection import BEST, POSITIVE, RAREST, RMSE, VERDICT, of_result, selection_metric_of
 
 T = TypeVar("T")
 
@@ -362,7 +362,7 @@ def _test_metrics(metrics: pa.Table) -> dict[str, float]:
     # 1. {metric: value} of the global rows, and {metric: values of the clients}.
     global_values = dict[str, float]()
     for row in metrics.filter(pc.field("client") == GLOBAL).to_pylist():
-        if row["split"] == "test" or row["metric"].startswith(("fairness/", VERDICT, RAREST, DIVERGED)):
+        if row["split"] == "test" or row["metric"].startswith(("fairness/", VERDICT, POSITIVE, RAREST, DIVERGED)):
             global_values[row["metric"]] = row["value"]
     client_rows = metrics.filter(pc.field("client") != GLOBAL)
     lists = client_rows.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "list")])

@@ -83,7 +83,7 @@ from fedweave.metrics.selection import (
     SHELF_JOINT,
     TARGET_SPREAD,
     Judging,
-    positive_of,
+    positive_in,
     selection_metric_of,
 )
 from fedweave.partition.scaling import distance_of_targets
@@ -448,7 +448,7 @@ def _ask_members(
     """What members tell of what they reach alone (`RunBackend.ask_alone`)."""
     if here.ask_alone is None:
         return {}
-    metric, positive = selection_metric_of(reached.summary), positive_of(reached.summary)
+    metric, positive = selection_metric_of(reached.summary), positive_in(reached.summary)
     return here.ask_alone(built.fed, kind, reached.round, metric, -1 if positive is None else positive, stops)
 
 

@@ -30,8 +30,9 @@ from fedweave.experiment.runs.data_form import DataForm, read_form, write_form
 from fedweave.experiment.runs.files import EARLIER, HISTOGRAMS, PAIRS_SCORED, PREDICTIONS, SCORER, write_table
 from fedweave.experiment.runs.new_data import InputFormat
 from fedweave.experiment.runs.outputs import Predicted, probabilities
+from fedweave.metrics.kinds import selection_of
 from fedweave.metrics.ranking import by_validation
-from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
+from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging, decision_of
 from fedweave.sites.flare.folder import RUNS, fields
 from fedweave.sites.flare.holdings import Holdings
 from fedweave.sites.flare.joining import FLAGS
@@ -185,15 +186,18 @@ def read_flags(message: Tree) -> Flagging | None:
 
 def local_flagging(judging: Judging, data: Dataset, probs: Tensor) -> Flagging | None:
     """The class and threshold by which a site flags its examples, from its own validation examples, for use without a
-    common threshold of all sites (`Flare.join`). None if no class is looked for.
+    common threshold of all sites (`Flare.join`). None if no class is looked for. Which class is rare is decided by the
+    site's own training examples.
 
     probs: probabilities [e, 2].
     """
     wants_flags = judging.metric in OF_POSITIVE or judging.positive is not None or judging.threshold != "auto"
     if data.classes != 2 or not wants_flags:
         return None
-    val, p = np.asarray(data.public)[VAL], probs[: data.examples].cpu().numpy()
-    return by_validation(judging.of(data.labels, data.classes), {}, p[val], data.y[val])
+    judging, (train, val, _) = judging.of(data.labels, data.classes), np.asarray(data.public)
+    y, p = data.y, probs[: data.examples].cpu().numpy()
+    chosen = decision_of(*selection_of(judging, np.bincount(y[train & (y >= 0)], minlength=2)))
+    return by_validation(judging, chosen, p[val], y[val])
 
 
 def predicting_sites(algorithm: object, state: Tree, sites: Sequence[str]) -> list[str]:

@@ -210,7 +210,7 @@ class Add:
 class Measure:
     """Measure, after the last round, what the site reaches alone: with the tools on its shelf, or with the run's model.
 
-    metric, positive: the run's selection metric, and the number of the class that it describes, -1 for none.
+    metric, positive: the run's selection metric, and the number of the positive class, -1 for none.
     """
 
     kind: Literal["shelf", "alone"]
