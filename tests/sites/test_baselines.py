@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
@@ -25,6 +26,7 @@ from fedweave.experiment.shelf.members import Effort
 from fedweave.python.training import Silent
 from fedweave.reports.verdict import verdict_of
 from fedweave.sites.flare import baselines
+from fedweave.sites.flare.audit import compare, compare_alone
 from fedweave.sites.flare.journal import entries
 from fedweave.sites.flare.own_results import last_verdict, read_baselines, verdict_at_site
 from fedweave.sites.flare.policy import Spent
@@ -132,6 +134,28 @@ def test_sites_reach_alone_what_members_of_the_simulation_do(
         assert own.alone["shelf"] == ours[site, f"shelf/{own.metric}"]
         assert record["shelf"]["tool"]
         assert set(sent(project, site)) <= {f"own/{kind}/{name}" for kind in BOTH for name in record[kind]["values"]}
+        check_audit(project / site, tmp_path / "out")
+
+
+def check_audit(site: Path, out: Path) -> None:
+    """A site finds what it sent of what it reaches alone in the run's ledger and numbers, and each change of these."""
+    ledger, metrics = read_table(out, LEDGER), read_table(out, METRICS)
+    assert compare(site, "r1", ledger) == ([], [])
+    assert compare_alone(site, "r1", metrics) == []
+    messages = ledger.to_pylist()
+    keys = [row["key"] if row["client"] == site.name else "" for row in messages]
+    at = next(at for at, key in enumerate(keys) if key.startswith("own/shelf/"))
+    without = pa.Table.from_pylist([*messages[:at], *messages[at + 1 :]], ledger.schema)
+    assert [len(lines) for lines in compare(site, "r1", without)] == [0, 1]
+    rows = metrics.to_pylist()
+    names = [row["metric"] if row["client"] == site.name else "" for row in rows]
+    at = next(at for at, name in enumerate(names) if name.startswith("shelf/"))
+    assert site.name in {row["client"] for row in rows if row["metric"].startswith("alone/")}
+    for change in ({"value": rows[at]["value"] + 1e-6}, {"metric": "shelf/recall_at_20"}):  # 1e-6 off, and never sent
+        changed = rows[at] | change
+        table = pa.Table.from_pylist([*rows[:at], changed, *rows[at + 1 :]], metrics.schema)
+        [line] = compare_alone(site, "r1", table) or ()
+        assert line.startswith(changed["metric"])
 
 
 POLICIES = {

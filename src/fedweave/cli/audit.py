@@ -86,8 +86,8 @@ def audit(
 def _compare(directory: Path, run: Path) -> None:
     """Print the differences between a site's journal and a run's ledger, and between their configurations."""
     from fedweave.experiment.config import load_saved
-    from fedweave.experiment.runs.files import CONFIG, LEDGER, RUN, read_table
-    from fedweave.sites.flare.audit import compare, same_configuration
+    from fedweave.experiment.runs.files import CONFIG, LEDGER, METRICS, RUN, read_table
+    from fedweave.sites.flare.audit import compare, compare_alone, same_configuration
     from fedweave.sites.flare.journal import journal_path, read_journal
     from fedweave.sites.operation.running import number_of, sites_of
 
@@ -118,7 +118,13 @@ def _compare(directory: Path, run: Path) -> None:
         typer.echo(f"{config} is not compared: the run has plug-ins, or is of an earlier version of fedweave")
     else:
         typer.echo(f"{config} is another configuration, or has other sites, than the site joined with")
-    if more or less or damaged or same is False:
+    alone = compare_alone(directory, number, read_table(run, METRICS)) if (run / METRICS).exists() else None
+    for line in alone or ():
+        typer.echo(line)
+    if more or less or damaged or alone or same is False:
         raise typer.Exit(1)
     typer.echo(f"the journal of {directory} and the ledger of {run} agree on what left the site")
-    typer.echo("in the algorithm's steps; what it sent to join and for predictions is not compared")
+    typer.echo("in the algorithm's steps and of what it reaches alone;")
+    typer.echo("what it sent to join and for predictions is not compared")
+    if alone is not None:
+        typer.echo(f"{run / METRICS} has the numbers that the site sent of what it reaches alone")

@@ -1,5 +1,6 @@
 """What a site's journals show to its owner, as data and as text: requests, what left, its privacy cost, refusals."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,14 +19,18 @@ from fedweave.core.text import counted
 from fedweave.core.types import EVALUATION, FRAMING, SETUP, TRAINING, Record
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document as ConfigDocument
+from fedweave.metrics.selection import ALONE, METRICS, SHELF
 from fedweave.sites.flare.accounts import NO_RUN
 from fedweave.sites.flare.chain import Head
-from fedweave.sites.flare.folder import SITE_FILE
+from fedweave.sites.flare.folder import RUNS, SITE_FILE
 from fedweave.sites.flare.journal import Records, journal_path, journals, read_journal
+from fedweave.sites.flare.own_results import read_baselines
 from fedweave.sites.flare.policy import Spent, covers
 from fedweave.sites.flare.policy_changes import rule_changes
 from fedweave.sites.flare.requests import pin, versions
 from fedweave.sites.flare.sitefile import Rules, read_site_file
+
+_ALONE = tuple(f"({kind})" for kind in (SHELF, ALONE))  # requests for what a site reaches alone
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,35 @@ def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[s
     return sorted(map(_describe, in_ledger - in_journal)), sorted(map(_describe, in_journal - in_ledger))
 
 
+def compare_alone(folder: Path, run: str, metrics: pa.Table) -> list[str] | None:
+    """Lines on the numbers of what the site in `folder` reaches alone that are not in the run as the site sent them.
+    None if the site sent none.
+
+    metrics: the run's (`runs.files.METRICS`), from the user who started the run.
+    """
+    record = read_baselines(folder / RUNS / run)
+    names = set(_table([read_journal(journal_path(folder, run))])["client"].to_pylist())
+    sent = dict[str, float]()
+    for kind, listed in record.get("sent", {}).items():
+        values = record.get(kind, {}).get("values", {})
+        sent |= {f"{kind}/{name}": values[name] for name in listed if name in values}
+    if not sent:
+        return None
+    of_site = metrics.filter((pc.field("split") == "test") & (pc.field("round") == record["round"]))
+    kept = dict[str, float]()
+    for row in of_site.to_pylist():
+        kind, _, name = row["metric"].partition("/")
+        if row["client"] in names and kind in (SHELF, ALONE) and name in METRICS:
+            kept[row["metric"]] = row["value"]
+    lines = list[str]()
+    for name, value in sorted(kept.items()):
+        if name not in sent:
+            lines.append(f"{name}: the run has {value:.9g}, the site sent none")
+        elif not math.isclose(value, sent[name]):
+            lines.append(f"{name}: the run has {value:.9g}, the site sent {sent[name]:.9g}")
+    return lines
+
+
 def same_configuration(folder: Path, run: str, document: ConfigDocument, sites: list[str]) -> bool | None:
     """Whether `document` is the configuration with which the site in `folder` joined the run of these `sites`. None if
     that is unknown: the site joined with plug-ins, or before journals had fingerprints.
@@ -168,12 +202,13 @@ def same_configuration(folder: Path, run: str, document: ConfigDocument, sites: 
 
 
 def _count_messages(ledger: pa.Table, names: set[str]) -> Counter[tuple[object, ...]]:
-    """How often these clients sent each message in steps of the algorithm. Other requests, such as "(join)", are left
-    out, because journals count them differently."""
+    """How often these clients sent each message in steps of the algorithm, and each number that they reach alone. Other
+    requests, such as "(join)", are left out, because journals count them differently."""
     counts = Counter[tuple[object, ...]]()
     for row in ledger.filter(pc.field("direction") != "down").to_pylist():
         in_step = not row["step"].startswith("(") and row["purpose"] in (SETUP, TRAINING, EVALUATION)
-        if row["client"] in names and in_step:
+        reached_alone = row["step"] in _ALONE and row["key"] != FRAMING  # empty replies are in no journal
+        if row["client"] in names and (in_step or reached_alone):
             keys = ("round", "step", "key", "shape", "bytes", "to", "mechanism", "reveals")
             counts[tuple(row[key] for key in keys)] += 1
     return counts
