@@ -48,6 +48,12 @@ class Checkpoint:
     source: dict[str, str] = field(default_factory=dict)
     best: Tree = field(default_factory=dict)
 
+    @property
+    def best_round(self) -> int | None:
+        """The round that was best on validation examples; None if there is none, or its models are not here."""
+        number = self.summary.get(f"{BEST}/round")
+        return int(number) if number is not None and number in (self.round, self.best.get("round")) else None
+
     def at(self, when: SavedRound) -> "Checkpoint":
         """This checkpoint with the models of the last round, or of the best one.
 
@@ -57,7 +63,7 @@ class Checkpoint:
         number = self.summary.get(f"{BEST}/round")
         if when == "last" or number == self.round:
             return self
-        if number is None or self.best.get("round") != number:
+        if self.best_round is None:
             why = "no round was evaluated on validation examples"
             if number is not None:
                 why = "the run keeps no models of that round"

@@ -21,7 +21,9 @@ from fedweave.errors import UserError
 from fedweave.experiment.config import Document, differences, flat, load_saved
 from fedweave.experiment.config.choices import model_names
 from fedweave.experiment.rounds import SERVER
+from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import (
+    CHECKPOINT,
     CONFIG,
     LEDGER,
     METRICS,
@@ -226,6 +228,12 @@ def read_run(directory: Path) -> Run:
         summary = read_summary(directory / SUMMARY, "algorithm", "dataset", "clients")
     else:
         summary = _unfinished_summary(config, metrics, ledger, done)
+        # Between sites the server may not have the models of the best round, which is then not the result.
+        chosen = summary.get("chosen_round")
+        if chosen is not None and config.get("engine", {}).get("name") == "flare":
+            path = directory / CHECKPOINT
+            if not path.exists() or Checkpoint.load(path).best_round != chosen:
+                del summary["chosen_round"]
 
     def read_optional(name: str) -> pa.Table | None:
         return read_table(directory, name) if (directory / name).is_file() else None
