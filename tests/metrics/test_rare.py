@@ -30,14 +30,14 @@ from fedweave.metrics.ranking import calibration_error, hits_of_alerts, probabil
 from fedweave.metrics.selection import (
     OF_POSITIVE,
     Judging,
-    decided,
-    decision_of,
+    entries_of,
     flagging,
     near_constant,
     of_best,
     positive_class,
     positive_in,
     positive_of,
+    selection_entries,
     selection_metric_of,
 )
 from fedweave.models import MODELS
@@ -224,10 +224,10 @@ def test_the_positive_class_is_the_same_whichever_metric_selects(
     judging = Judging(metric, given)
     expected = given if given is not None else 1 if math.isnan(rarest) else rarer
     found = judging.verdict(2, rarest, rarer)
-    for entries in (found, decided(found | {"global/auc": 0.5}), of_best(found)):
+    for entries in (found, selection_entries(found | {"global/auc": 0.5}), of_best(found)):
         assert positive_class(judging, entries) == expected
     if found:
-        assert decision_of(selection_metric_of(found), expected).items() >= found.items()
+        assert entries_of(selection_metric_of(found), expected).items() >= found.items()
 
 
 def test_more_classes_than_two_have_no_rare_one_that_is_looked_for() -> None:

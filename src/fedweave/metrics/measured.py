@@ -17,7 +17,7 @@ from fedweave.errors import FedweaveError, diverged_message
 from fedweave.metrics import groups
 from fedweave.metrics.classification import mean_values
 from fedweave.metrics.kinds import Classes, kind_by, mean
-from fedweave.metrics.selection import CROSSING, Judging, decided, positive_class, selection_metric_of
+from fedweave.metrics.selection import CROSSING, Judging, positive_class, selection_entries, selection_metric_of
 
 METRICS_SCHEMA = pa.schema(
     [
@@ -114,7 +114,7 @@ def measure(
     kind = kind_by(everyone or (global_test_pairs if server is None else server))
 
     # 2. the selection metric: the one of the evaluation before, or chosen by this one
-    by = decided(before or {}) or kind.verdict(everyone, judging)
+    by = selection_entries(before or {}) or kind.verdict(everyone, judging)
     metric, positive = selection_metric_of(by), positive_class(judging, by)
 
     # 3. metrics: of each client, "global", pairs within clients, links between clients, models after local training

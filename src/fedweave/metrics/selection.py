@@ -399,7 +399,7 @@ def chooses_threshold(judging: Judging, metrics: Mapping[str, float | None]) -> 
 
 
 def positive_class(judging: Judging, metrics: Mapping[str, float | None]) -> int:
-    """The number of the class that metrics of one class describe: what a run has decided, else the one that `judging`
+    """The number of the class that metrics of one class describe: what a run has chosen, else the one that `judging`
     names, else 1. metrics: of the run's summary. judging: with the number of that class."""
     positive = positive_in(metrics)
     if positive is not None:
@@ -407,12 +407,12 @@ def positive_class(judging: Judging, metrics: Mapping[str, float | None]) -> int
     return judging.positive if isinstance(judging.positive, int) else 1
 
 
-def decided(metrics: Mapping[str, float]) -> dict[str, float]:
+def selection_entries(metrics: Mapping[str, float]) -> dict[str, float]:
     """The entries of a summary that an evaluation has from the one before: selection metric and positive class."""
     return {name: value for name, value in metrics.items() if name.startswith(f"{VERDICT}/") or name == POSITIVE}
 
 
-def decision_of(metric: str, positive: int) -> dict[str, float]:
+def entries_of(metric: str, positive: int) -> dict[str, float]:
     """These entries for a selection metric and the number of the positive class, -1 for none."""
     if metric in OF_POSITIVE:
         return {f"{VERDICT}/{metric}": float(positive)}

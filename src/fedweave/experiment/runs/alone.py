@@ -33,8 +33,8 @@ from fedweave.metrics.selection import (
     METRICS,
     RMSE_OF_MEAN,
     Judging,
-    decided,
     rank,
+    selection_entries,
     selection_metric_of,
 )
 from fedweave.metrics.stopping import Stopping
@@ -189,7 +189,7 @@ def train_alone(
     local, executor, general = local_of(built.algorithm), built.fed.executor, config.general
     if local is None or not isinstance(executor, Loop):
         raise TypeError("this run cannot train it: see `is_wanted`")
-    verdict = decided(summary)
+    verdict = selection_entries(summary)
     members = dict[str, MemberResult]()
     began = time.monotonic()
     show(0, general.rounds)

@@ -26,7 +26,7 @@ from fedweave.experiment.runs.alone import MemberResult, local_of, rounds_alone
 from fedweave.experiment.shelf.members import Judge
 from fedweave.experiment.shelf.runs import member_seed, shelf_of_member
 from fedweave.metrics.kinds import kind_by
-from fedweave.metrics.selection import ALONE, METRICS, PLAIN, SHELF, decision_of, positive_class
+from fedweave.metrics.selection import ALONE, METRICS, PLAIN, SHELF, entries_of, positive_class
 from fedweave.sites.flare.folder import SITE_FILE, fields, replace_private
 from fedweave.sites.flare.holdings import Holdings
 from fedweave.sites.flare.own_results import BASELINES, read_baselines, verdict_at_site
@@ -89,7 +89,7 @@ class Baselines:
         if not getattr(evaluation, request.kind):
             return {}, False
         data = holdings.data
-        verdict = decision_of(request.metric, request.positive)
+        verdict = entries_of(request.metric, request.positive)
         judging = evaluation.of(data.labels, data.classes, data.target)
         positive = positive_class(judging, verdict)
         about = {"round": request.round, "metric": request.metric, "positive": positive}

@@ -32,7 +32,7 @@ from fedweave.experiment.runs.new_data import InputFormat
 from fedweave.experiment.runs.outputs import Predicted, probabilities
 from fedweave.metrics.kinds import selection_of
 from fedweave.metrics.ranking import by_validation
-from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging, decision_of
+from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging, entries_of
 from fedweave.sites.flare.folder import RUNS, fields
 from fedweave.sites.flare.holdings import Holdings
 from fedweave.sites.flare.joining import FLAGS
@@ -196,7 +196,7 @@ def local_flagging(judging: Judging, data: Dataset, probs: Tensor) -> Flagging |
         return None
     judging, (train, val, _) = judging.of(data.labels, data.classes), np.asarray(data.public)
     y, p = data.y, probs[: data.examples].cpu().numpy()
-    chosen = decision_of(*selection_of(judging, np.bincount(y[train & (y >= 0)], minlength=2)))
+    chosen = entries_of(*selection_of(judging, np.bincount(y[train & (y >= 0)], minlength=2)))
     return by_validation(judging, chosen, p[val], y[val])
 
 
