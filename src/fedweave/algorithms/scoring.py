@@ -118,16 +118,22 @@ def measure(
 
 def on_validation(model: Model, w: Tree, graph: Graph) -> Tensor:
     """How good `w` is on the validation examples of `graph`, float64 scalar, the larger the better: the AUC of two
-    classes or the sum of those of several labels, otherwise the loss with a minus. It is 0 without such examples."""
+    classes or the sum of those of several labels, otherwise the loss with a minus. It is 0 without such examples, and
+    -inf where outputs are not finite."""
     graph = (graph.in_splits if SPLIT_PAIRS in graph.extra else graph).at(VAL)
     logits, validation = models.infer_split(model, w, graph), graph.masks[VAL][None]
     if kind_of(graph.y) == CLASS and logits.shape[-1] == 2:
-        pairs = class_auc_pairs(logits, graph.y, validation)[0]
+        worth = _sum_of_auc(class_auc_pairs(logits, graph.y, validation))
     elif kind_of(graph.y) == LABELS:
-        pairs = labels.counts(logits, graph.y, validation)["auc"][0]
+        worth = _sum_of_auc(labels.counts(logits, graph.y, validation)["auc"])
     else:
-        return -pairs_of(logits, graph.y, validation, None, whole=False, scale=graph.scale)["loss"][0, 0]
-    right, of_all = pairs  # [c] each
+        worth = -pairs_of(logits, graph.y, validation, None, whole=False, scale=graph.scale)["loss"][0, 0]
+    return torch.where(logits.isfinite().all(), worth, -torch.inf)
+
+
+def _sum_of_auc(pairs: Tensor) -> Tensor:
+    """Over the classes of `pairs` [1, 2, c]; one without pairs counts 0."""
+    right, of_all = pairs[0]
     return (right / of_all.clamp(min=1)).sum()
 
 

@@ -14,8 +14,6 @@ from fedweave.algorithms.parts.part import Context, Part
 from fedweave.algorithms.scoring import on_validation
 from fedweave.core.tree import Tree, map_leaves
 
-SHARES = (0.0, 0.5, 1.0)  # of the own model in the mix, in the order in which equally good ones are preferred
-
 
 @dataclass(frozen=True)
 class OwnShare(Part):
@@ -28,13 +26,12 @@ class OwnShare(Part):
 
     recorded = True
     needs = Needs(personalizes="personal")
-    tries = len(SHARES)  # models that each evaluation tries at a client
+    tries = 3  # models, in each evaluation
 
     def personalize(self, ctx: Context) -> Tree:
         own, model, graph = ctx.client.state.get("w"), ctx.training.model, ctx.client.graph
         if not own:
             return ctx.received
-        mixes = [mix_weights(torch.tensor(share), own, ctx.received) for share in SHARES]
-        worth = torch.stack([on_validation(model, w, graph) for w in mixes])
-        best = worth.nan_to_num(-torch.inf).argmax(0)
+        mixes = [ctx.received, mix_weights(torch.tensor(0.5), own, ctx.received), own]
+        best = torch.stack([on_validation(model, w, graph) for w in mixes]).argmax(0)  # the first of equally good ones
         return map_leaves(lambda *leaves: torch.stack(leaves)[best], *mixes)
