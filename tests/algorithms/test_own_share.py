@@ -18,6 +18,8 @@ from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.models.gcn import GCN
 from fedweave.models.gin import GIN
+from tests.algorithms.test_family_oracles import LR, Problem
+from tests.algorithms.test_personal_baselines import stepped
 from tests.contract.federations import distance, federation, graphs, model
 from tests.targets import numbers, several_labels, split
 
@@ -73,6 +75,21 @@ def test_a_model_that_is_not_finite_is_not_chosen():
     state = fed.snapshot()[name] | {"w": map_leaves(lambda leaf: leaf * torch.nan, last.state["w"])}
     client = Client(fed.graphs[name], state, torch.tensor(0), torch.tensor(0), None)
     assert distance(made.used(client, made.evaluation_message(last.state, fed)[0]), last.state["w"]) == 0
+
+
+def test_with_alone_each_client_may_use_a_model_that_only_its_own_steps_move():
+    fed = federation(dtype=torch.float64)
+    made = FedAvg(model(0.0), parts=(OwnShare(alone=True),), local_steps=2, **{**SGD, "lr": LR})
+    *_, last = train(made, fed, 3)
+    used = 0
+    for name, graph in graphs(torch.float64).items():
+        v = fed.snapshot()[name]["OwnShare"]["v"]
+        assert distance(v, stepped(Problem().like, graph, 3 * 2)) < 1e-12
+        candidates = [*mixes(fed.snapshot()[name]["w"], last.state["w"]), v]
+        worth = torch.stack([on_validation(made.model, w, graph) for w in candidates])
+        used += int(worth.argmax()) == 3
+        assert distance(used_by(made, fed, last.state, name), candidates[int(worth.argmax())]) < 1e-12
+    assert used
 
 
 @pytest.mark.parametrize("make", [numbers, several_labels])
