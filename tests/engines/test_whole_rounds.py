@@ -80,6 +80,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixed start": ("fedavg", {"parts": ("mixed_start",)}),
     "class counts": ("fedavg", {"parts": ("class_counts",)}),
     "trained model": ("fedavg", {"parts": ("trained_model",)}),
+    "own share": ("fedavg", {"parts": ("own_share",)}),
+    "own share, alone": ("fedavg", {"parts": ({"name": "own_share", "alone": True},)}),
     "proximal steps": ("fednova", {"mu": 0.1}),
     "adaptive proximal": ("fedprox", {"adaptive": True}),
     "nearest prototype": ("fedproto", {"model": {"name": "gcn", "linear": True}, "head": "prototype"}),

@@ -141,6 +141,7 @@ PARTS = Registry(
         "mixed_model": "apfl.MixedModel",
         "moreau_envelope": "pfedme.MoreauEnvelope",
         "trained_model": "parts.start.TrainedModel",
+        "own_share": "parts.own_share.OwnShare",
         "cosine_value": "cgsv.CosineValue",
         "size_value": "cgsv.SizeValue",
         "sparse_reward": "cgsv.SparseReward",

@@ -8,15 +8,15 @@ from torch.func import vmap
 
 from fedweave.core import model as models
 from fedweave.core.federation import Client, Declaration, Federation, Sends
-from fedweave.core.graph import SPLIT_PAIRS, TRAIN, Graph
+from fedweave.core.graph import SPLIT_PAIRS, TRAIN, VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import ANY, Pairs, Whole
-from fedweave.core.target import CLASS, NUMBER, kind_of
+from fedweave.core.target import CLASS, LABELS, NUMBER, kind_of
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import Ordering
 from fedweave.learn import compute_on_server, keep_trained
 from fedweave.metrics import groups, labels, link_ranks, numbers
-from fedweave.metrics.classification import counts
+from fedweave.metrics.classification import class_auc_pairs, counts
 from fedweave.metrics.kinds import always
 from fedweave.metrics.selection import OF_RANKS
 from fedweave.ops.rows import gather_rows
@@ -114,6 +114,27 @@ def measure(
         return pairs | link_ranks.sum_links({name: pair[at] for name, pair in ranked.items()}, masks)
 
     return map_leaves(lambda *each: torch.cat(each), *(vmap(of_rows)(rows) for rows in members))
+
+
+def on_validation(model: Model, w: Tree, graph: Graph) -> Tensor:
+    """How good `w` is on the validation examples of `graph`, float64 scalar, the larger the better: the AUC of two
+    classes or the sum of those of several labels, otherwise the loss with a minus. It is 0 without such examples, and
+    -inf where outputs are not finite."""
+    graph = (graph.in_splits if SPLIT_PAIRS in graph.extra else graph).at(VAL)
+    logits, validation = models.infer_split(model, w, graph), graph.masks[VAL][None]
+    if kind_of(graph.y) == CLASS and logits.shape[-1] == 2:
+        worth = _sum_of_auc(class_auc_pairs(logits, graph.y, validation))
+    elif kind_of(graph.y) == LABELS:
+        worth = _sum_of_auc(labels.counts(logits, graph.y, validation)["auc"])
+    else:
+        worth = -pairs_of(logits, graph.y, validation, None, whole=False, scale=graph.scale)["loss"][0, 0]
+    return torch.where(logits.isfinite().all(), worth, -torch.inf)
+
+
+def _sum_of_auc(pairs: Tensor) -> Tensor:
+    """Over the classes of `pairs` [1, 2, c]; one without pairs counts 0."""
+    right, of_all = pairs[0]
+    return (right / of_all.clamp(min=1)).sum()
 
 
 def pairs_of(

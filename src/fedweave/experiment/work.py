@@ -3,8 +3,8 @@ counted before the first round, so that it is the same wherever and whenever the
 
 Work is counted in rows that are read: a pass of the model over a client's data reads each node's, where links are
 examples also those that messages and pairs read. A step is two passes, forward and backward, of the examples in it. An
-evaluation is three of all: of the shared model, of each client's own after its training, and the measuring. What else
-an algorithm computes is not counted.
+evaluation is three of all: of the shared model, of each client's own after its training, and the measuring; and one
+for each model that a part `tries`. What else an algorithm computes is not counted.
 """
 
 import math
@@ -79,7 +79,8 @@ def work_of(built: Built, ranks: str = "auto") -> tuple[float, float]:
     round_work = OF_STEP * (rows + float(steps_of_client.max()) * ROWS_PER_BATCH)
 
     evaluated = len(fed.evaluated_clients or fed.clients) / len(fed.clients)
-    evaluation_work = OF_EVALUATION * (float(passes.sum()) * _splits(built) * evaluated + ROWS_PER_BATCH)
+    of_all = OF_EVALUATION + sum(getattr(owner, "tries", 0) for owner in settings)
+    evaluation_work = of_all * (float(passes.sum()) * _splits(built) * evaluated + ROWS_PER_BATCH)
     return round_work, evaluation_work + of_evaluation * evaluated
 
 

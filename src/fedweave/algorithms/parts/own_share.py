@@ -1,0 +1,57 @@
+"""Which model each client uses, by its own validation examples: the joint one, its own, or the mean of both, whose
+weights lie between two models as in Wortsman et al. 2022, "Robust fine-tuning of zero-shot models", equation 1.
+
+Deviation: the fine-tuned model is the client's after its last local training.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from fedweave.algorithms.apfl import mix_weights
+from fedweave.algorithms.parts.needs import Needs
+from fedweave.algorithms.parts.part import Context, Part
+from fedweave.algorithms.scoring import on_validation
+from fedweave.core import random
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.learn import keep_trained
+
+
+@dataclass(frozen=True)
+class OwnShare(Part):
+    """Every client uses the model that is best on its own validation examples, by the AUC of two classes or several
+    labels, otherwise by the loss: the joint model w, its model after its last training w_i, the mean of both, or v_i.
+
+    Nothing of this leaves the client. Without validation examples, and before its first training, it uses w.
+
+    alone: whether a client also trains a model v_i from the first weights on, which it never mixes with others'; as
+           many steps again.
+    """
+
+    alone: bool = False
+    recorded = True
+    needs = Needs(personalizes="personal")
+
+    @property
+    def tries(self) -> int:
+        """Models that an evaluation tries at a client."""
+        return 4 if self.alone else 3
+
+    def report(self, ctx: Context) -> Tree:
+        if self.alone:
+            key, state = random.fold(ctx.client.key, "alone"), ctx.memory.get("optimizer")
+            start = ctx.memory.get("v", ctx.received)
+            v, _, state = ctx.objective.fit(start, ctx.client, key, ctx.sent, state=state)
+            v = keep_trained(ctx.examples > 0, v, ctx.received)
+            ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.keeps_state else {}))
+        return {}
+
+    def personalize(self, ctx: Context) -> Tree:
+        own, model, graph = ctx.client.state.get("w"), ctx.training.model, ctx.client.graph
+        if not own:
+            return ctx.received
+        models = [ctx.received, mix_weights(torch.tensor(0.5), own, ctx.received), own]
+        if self.alone:
+            models.append(ctx.memory["v"])
+        best = torch.stack([on_validation(model, w, graph) for w in models]).argmax(0)  # the first of equally good ones
+        return map_leaves(lambda *leaves: torch.stack(leaves)[best], *models)
