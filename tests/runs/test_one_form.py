@@ -110,7 +110,7 @@ def test_every_door_gives_the_scores_of_the_run_on_its_tables(
         np.testing.assert_allclose(outputs(columns), expected, **same)
         assert max(one.stability for one in drift(out, tables, client=client).shifts if one.of != "score") == 0
         example = scores["id"][0].as_py() if "id" in scores.column_names else "0"
-        score = explain(out, example, client=client, tables=tables).score
+        score = explain(out, example, client=client, data=tables).score
         assert np.abs(expected[0] - score).min() < 1e-6 * size
 
 
@@ -121,7 +121,7 @@ def test_a_date_is_shown_as_a_date(roots: dict[bool, Path], tmp_path: Path) -> N
     tables = roots[False] / "a"
     ends, day = (tables / "edges.csv").read_text().splitlines()[1].split(",")[:2], "2024-01-10"
     for place, names in ((None, [f"a/{end}" for end in ends]), (tables, ends)):
-        found = explain(out, names[0], client="a", tables=place)
+        found = explain(out, names[0], client="a", data=place)
         edges = [one.value for one in found.reasons if one.kind == "edge" and one.name == " → ".join(names)]
         assert any(f"day {day}, time {day}" in value for value in edges)
     [column] = [one for one in drift(out, tables, client="a").shifts if one.name == "day"]

@@ -104,7 +104,7 @@ def case_of_tables(place: Path, tables: Path, client: str | None, model: str | N
 def case_of_run(place: Path, config: Config, client: str | None, model: str | None, when: When) -> Case:
     """The case of a client of the run in the folder `place`: its model, and its own data."""
     run = load_trained(
-        place, config, "Explain where the model is: a site's folder as MODEL, and its --tables.", when, model
+        place, config, "Explain where the model is: a site's folder as MODEL, and its tables as --data.", when, model
     )
     client = _client_of(run, client)
     w = run.model_of(model or "personal", client)

@@ -32,7 +32,7 @@ class Embedded(NamedTuple):
     agreement: tuple[float, float] | None = None
 
 
-_AT_SITES = "On a site's machine: `fedweave embed SITE --data TABLES`."
+_AT_SITES = "On a site's machine: `fedweave embed SITE --data PATH`."
 
 
 def embeddings(

@@ -27,7 +27,7 @@ def explain(
     place: Path,
     name: str | Sequence[str],
     client: str | None = None,
-    tables: Path | None = None,
+    data: Path | None = None,
     model: str | None = None,
     target: str | None = None,
     method: Method = "leave-out",
@@ -37,7 +37,7 @@ def explain(
     target and, with several relations, of the relation.
 
     place: the directory of a simulation's run, or what `scorer.scorer_at` takes. client: whose example it is, and whose
-    model. tables: where the example is; None is the run's own data. target: the class, label or number to explain; by
+    model. data: tables with the example; None is the run's own data. target: the class, label or number to explain; by
     default the class that is looked for, or the predicted one.
 
     Raises:
@@ -58,10 +58,10 @@ def explain(
 
     # A pair of nodes.
     if config is not None and config.links is not None:
-        if isinstance(name, str) or tables is not None or target is not None:
+        if isinstance(name, str) or data is not None or target is not None:
             raise UserError(
                 "fedweave explain: the run predicts links among its own nodes. Name a pair, --pair SOURCE TARGET, "
-                "and leave out --id, --tables and --target.",
+                "and leave out --id, --data and --target.",
                 code="explain.pair",
             )
         if config.learned and method == "gradients":
@@ -78,13 +78,13 @@ def explain(
             "--pair: only runs on links have pairs to explain. Name a node, edge or small graph: --id.",
             code="explain.pair",
         )
-    if tables is not None:
-        case = case_of_tables(place, tables, client, model, when)
+    if data is not None:
+        case = case_of_tables(place, data, client, model, when)
     elif config is not None:
         case = case_of_run(place, config, client, model, when)
     else:
         raise UserError(
-            f"{place} holds a model and no data. Name the tables with the example: --tables DIR.", code="explain.tables"
+            f"{place} holds a model and no data. Name the tables with the example: --data PATH.", code="explain.data"
         )
     return reasons(case, case.place_of(name), target, method)
 
