@@ -434,13 +434,13 @@ def test_columns_of_one_column_go_together(bank: Path) -> None:
         ("run", {"client": "client-1", "name": "c3", "target": "theft"}, "explain.target"),
         ("run", {"client": "client-1", "name": "c3", "method": "guess"}, "explain.method"),
         ("alone", {"name": "c3"}, "explain.data"),
-        ("alone", {"name": "nobody", "tables": "new"}, "explain.no-id"),
-        ("alone", {"name": "c3", "tables": "new", "client": "client-0"}, "score.client"),
-        ("new", {"name": "c3", "tables": "new"}, "score.no-model"),
+        ("alone", {"name": "nobody", "data": "new"}, "explain.no-id"),
+        ("alone", {"name": "c3", "data": "new", "client": "client-0"}, "score.client"),
+        ("new", {"name": "c3", "data": "new"}, "score.no-model"),
     ],
 )
 def test_what_is_not_there_is_refused(bank: Path, place: str, asked: dict[str, Any], code: str) -> None:
-    folders = {"tables": bank / asked["tables"]} if "tables" in asked else {}
+    folders = {"data": bank / asked["data"]} if "data" in asked else {}
     with refusal(code):
         explain(bank / place, **{**asked, **folders})
 

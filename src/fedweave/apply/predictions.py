@@ -19,7 +19,7 @@ from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import AUTO
 from fedweave.datasets.links import NAMES
-from fedweave.errors import UserError
+from fedweave.errors import UserError, option
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.data_form import DataForm, form_of_config, read_form, targets_form
 from fedweave.experiment.runs.files import SUMMARY, read_summary
@@ -41,7 +41,12 @@ from fedweave.metrics.selection import (
 )
 from fedweave.partition.base import Part
 from fedweave.partition.client_data import shares
-from fedweave.partition.preparation import edge_scaling_record, scaling_record, with_scaled_edges, with_scaled_nodes
+from fedweave.partition.preparation import (
+    edge_scaling_record,
+    scaling_record,
+    with_scaled_edges,
+    with_scaled_nodes,
+)
 from fedweave.partition.scaling import of_part, target_scale_of
 
 _LOG = logging.getLogger(__name__)
@@ -196,8 +201,10 @@ def note_of_clients(run: Trained, typical: bool) -> None:
     if notes:
         _LOG.warning(
             "note: %s. Scores of the run's own nodes can therefore differ from the run's. To get those, give the nodes "
-            "and edges of one client and --client NAME, or take `fedweave predict` without --data",
+            "and edges of one client and its name as %s, or take the run's own examples, without %s",
             "; ".join(notes),
+            option("client"),
+            option("data"),
         )
 
 

@@ -35,7 +35,7 @@ from fedweave.core.model import Architecture, Model
 from fedweave.core.tree import Tree, decode, encode, has_its_digest, leaves, with_digest
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
-from fedweave.errors import ReplyRefused, UserError
+from fedweave.errors import ReplyRefused, UserError, option
 from fedweave.experiment.config import Choice, Config, Document, config_hash, load, lookup, parameters
 from fedweave.experiment.config.choices import choose
 from fedweave.experiment.graphs import graph_of
@@ -349,7 +349,7 @@ def choose_model(run: Trained, model: str | None, client: str | None) -> ChosenM
         has_global = run.algorithm.global_model(run.state) is not None
         which = "global" if client is None and has_global else "personal"
     if which != "global" and client is None:
-        raise UserError(f"every client has a {which} model of its own; name one of them with --client.")
+        raise UserError(f"every client has a {which} model of its own; name one of them as {option('client')}.")
     if any(part.columns is not None for part in run.visible_partition.parts):
         raise UserError("in the run each client has columns of its own, so that no one module fits them.")
     holder = client or run.built.fed.clients[0]

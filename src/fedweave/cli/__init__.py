@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedweave.cli.options import say, without_markup
-from fedweave.errors import FedweaveError, UserError, out_of_memory
+from fedweave.errors import FedweaveError, UserError, command_line, out_of_memory
 
 # The system's errors about a path that a user gave; a missing file may be a fault of this program.
 _OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -110,7 +110,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         try:
-            result = super().invoke(ctx)
+            with command_line():
+                result = super().invoke(ctx)
             sys.stdout.flush()
             return result
         except FedweaveError as error:

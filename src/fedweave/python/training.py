@@ -217,7 +217,7 @@ def load_run(directory: str | Path, config: Config | None = None) -> SavedRun:
     folder = Path(directory).expanduser()
     if not (folder / CONFIG).is_file():
         raise UserError(
-            f"{folder} is not the directory of a run: it has no {CONFIG}. Give the --out of `fedweave run`.",
+            f"{folder} is not the directory of a run: it has no {CONFIG}. Give the folder of one.",
             code="user.no-run",
         )
     summary = read_summary(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
