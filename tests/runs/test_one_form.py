@@ -166,9 +166,20 @@ def test_it_is_said_where_new_tables_are_read_otherwise_than_the_clients_of_the_
         call()
         check_facts(caplog.text, "2 of 5")
         check_facts(caplog.text, "3 clients")
-    caplog.clear()
-    predictions(tmp_path / "run", tmp_path / "data", client="x")
-    assert not caplog.records
+    # One client's numbers scale the rows of all three; of its own rows they are right.
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/nodes.csv").write_text("\n".join(["id,income,bank,label", *rows[:2]]) + "\n")
+    (tmp_path / "own/edges.csv").write_text("source,target\nn0,n1\n")
+    for call in (
+        lambda tables: predictions(tmp_path / "run", tables, client="x"),
+        lambda tables: scorer_at(tmp_path / "run", client="x").score(tables),
+    ):
+        caplog.clear()
+        call(tmp_path / "own")
+        assert not caplog.records
+        call(tmp_path / "data")
+        [record] = caplog.records
+        check_facts(record.getMessage(), "3 members", "x's")
 
 
 @pytest.mark.parametrize("how", ["auto", "row", *(pytest.param(one, marks=pytest.mark.slow) for one in REST)])
