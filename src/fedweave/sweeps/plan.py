@@ -201,7 +201,8 @@ def _resolve(document: Document, settings: Sequence[str]) -> Config:
         for text in settings:
             key, _, value = text.partition("=")
             if error.code == "config.value" and "," in value and str(error).startswith(key):
-                raise ConfigError(f"{error} To try each value: {option('grid', text)}.", code=error.code) from error
+                grid = option("grid", text, f"grid[{key.strip()!r}]")
+                raise ConfigError(f"{error} To try each value: {grid}.", code=error.code) from error
         raise
 
 
