@@ -370,14 +370,23 @@ def command_lines() -> list[tuple[str, ...]]:
 
 
 def test_every_command_prints_its_help() -> None:
-    """In processes that have imported nothing before, each for the help of some commands."""
+    """In processes that have imported nothing before, each for the help of some commands: in 80 columns with every
+    word of what its options mean."""
     program = (
-        "import json, sys\nfrom typer.testing import CliRunner\nfrom fedweave.cli import app\n"
+        "import json, sys\nfrom typer.main import get_command\nfrom typer.testing import CliRunner\n"
+        "from fedweave.cli import app\n"
         "for words in json.loads(sys.argv[1]):\n"
+        "    command = get_command(app)\n"
+        "    for word in words:\n"
+        "        command = command.get_command(None, word)\n"
+        "    meanings = [getattr(parameter, 'help', None) or '' for parameter in command.params]\n"
         "    for option in ('--help', '-h'):\n"
-        "        found = CliRunner().invoke(app, [*words, option], prog_name='fedweave')\n"
-        "        if found.exit_code or 'Usage: fedweave' not in found.stdout or '<bool>' in found.stdout:\n"
-        "            print(words, option, found.exception, found.output)\n"
+        "        found = CliRunner().invoke(app, [*words, option], prog_name='fedweave', env={'COLUMNS': '80'})\n"
+        "        text = ''.join(found.stdout.split())\n"
+        "        lacking = [meaning for meaning in meanings if ''.join(meaning.split()) not in text]\n"
+        "        wide = [line for line in found.stdout.splitlines() if len(line) > 80]\n"
+        "        if found.exit_code or 'Usage: fedweave' not in found.stdout or lacking or wide:\n"
+        "            print(words, option, found.exception, lacking, wide, found.output)\n"
     )
 
     def failures(lines: list[tuple[str, ...]]) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from fedweave.algorithms import parts
 from fedweave.algorithms.fedprox import Proximal
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, command_line
 from fedweave.experiment import config
 from fedweave.experiment.config import plugins
 from tests.refusals import check_facts, refusal
@@ -255,7 +255,8 @@ def test_set_takes_toml_or_bare_words(
     ],
 )
 def test_set_errors_name_the_flag(toml: Callable[[str], Path], override: str, code: str, words: list[str]) -> None:
-    refused(toml(GRID), code, [f"--set {override}:", *words], [override])
+    with command_line():
+        refused(toml(GRID), code, [f"--set {override}:", *words], [override])
 
 
 def test_error_elsewhere_does_not_blame_the_flag(toml: Callable[[str], Path]) -> None:

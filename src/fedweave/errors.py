@@ -1,6 +1,8 @@
 """Every error that fedweave raises on purpose: each says what is wrong, where, and what to do."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,31 @@ _NO_MEMORY = ("can't allocate memory", "out of memory")  # how PyTorch says it, 
 _CARRIERS = ("core", "engines", "ops")  # of steps that others wrote
 NOT_FINITE = "holds numbers that are not finite"
 _CALMER = "Lower algorithm.lr, or bound the updates (algorithm.parts = [{name = 'clip', norm = 1.0}])."
+
+
+_AT_COMMAND_LINE = ContextVar("_AT_COMMAND_LINE", default=False)
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Within it, `option` names options of commands, and outside the arguments of Python's functions."""
+    token = _AT_COMMAND_LINE.set(True)
+    try:
+        yield
+    finally:
+        _AT_COMMAND_LINE.reset(token)
+
+
+def option(name: str, value: object = None, python: str = "") -> str:
+    """An option as the caller gives it: "--round last", or in Python "round = 'last'".
+
+    value: None to name the option alone; True of a flag. python: what stands in Python for another name or form.
+    """
+    if _AT_COMMAND_LINE.get():
+        return f"--{name}" if value is None or value is True else f"--{name} {value}"
+    if python or value is None:
+        return python or name
+    return f"{name} = {value if isinstance(value, bool | int) else repr(str(value))}"
 
 
 def listed(names: Sequence[object], between: str = ", ") -> str:

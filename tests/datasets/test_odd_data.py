@@ -11,12 +11,15 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.datasets import load
+from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import normalize
 from fedweave.datasets.name_matching import difference, plain, similar_names
-from fedweave.datasets.notes import name_notes, single_class_notes
+from fedweave.datasets.notes import MIN_VALIDATION, name_notes, single_class_notes, validation_notes
 from fedweave.datasets.row_numbers import row_numbers
 from fedweave.reports.notes import notes
-from tests.refusals import refusal
+from tests import commands
+from tests.commands import SMALL
+from tests.refusals import check_facts, refusal
 
 CASES = Path(__file__).parents[1] / "cases"
 DATA = load("synthetic", nodes=120, features=4, classes=2)
@@ -119,3 +122,40 @@ def test_one_class_is_of_labeled_examples() -> None:
     assert not list(single_class_notes(DATA))
     [said] = single_class_notes(replace(DATA, y=np.where(DATA.y == 0, -1, DATA.y)))
     assert said.startswith("all labeled nodes are of one class, 1")
+
+
+def two_classes(ones: int) -> Dataset:
+    """Nodes of which the first `ones` are of class "fraud", and the others of class "fair"."""
+    y = (np.arange(DATA.examples) < ones).astype(np.int64)
+    return replace(DATA, y=y, labels=("fair", "fraud"))
+
+
+def test_members_with_few_validation_examples_are_named() -> None:
+    data = two_classes(20)
+    few, enough = np.r_[0:2, 30:70], np.r_[2:12, 70:80]
+    [[code, sentence]] = validation_notes(data, {"a": few, "b": enough, "c": few[:0]}).items()
+    assert code == "few-validation"
+    assert re.findall(r"(\d+) at (\w+)", sentence) == [("2", "a")]
+    assert validation_notes(data, {"b": enough, "c": few[:0]}) == {}  # without any examples nothing is chosen by them
+    # The other class, by name or number.
+    assert validation_notes(data, {"a": few}, "fair") == validation_notes(data, {"a": few}, 0) == {}
+    # Of more classes, of numbers and of labels all examples count.
+    for other in (
+        replace(data, classes=3, labels=("fair", "fraud", "odd")),
+        replace(data, y=data.y[:, None].astype(np.float32), targets=("loss",), labels=()),
+    ):
+        assert validation_notes(other, {"a": few}) == {}
+        assert list(validation_notes(other, {"a": few[: MIN_VALIDATION - 1]})) == ["few-validation"]
+        assert validation_notes(other, {"a": few[:MIN_VALIDATION]}) == {}
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_check_and_run_note_few_validation_examples(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(SMALL)
+    few = commands.run(command, "small.toml", "--set", "data.nodes=60")
+    check_facts(few, "8 at client-0", "8 at client-1", "8 at client-2")
+    out = () if command == "check" else ("--out", "larger")
+    assert " at client-0" not in commands.run(command, "small.toml", *out)

@@ -209,7 +209,7 @@ def check_refusals(run: Path, pair: tuple[str, str]) -> None:
         ((*pair, "kin"), {}, "explain.pair"),
         (("q0", "nobody"), {}, "explain.no-id"),
         (pair, {"target": "link"}, "explain.pair"),
-        (pair, {"tables": run}, "explain.pair"),
+        (pair, {"data": run}, "explain.pair"),
         (pair, {"client": "client-9"}, "user.no-client"),
     ):
         with refusal(code):

@@ -78,8 +78,8 @@ def test_without_validation_examples_or_its_models_there_is_no_best_round(tmp_pa
     whole = config(rounds=2).plain()
     whole["partition"] |= {"train": 0.5, "val": 0.0, "test": 0.5}
     run(resolve(whole), tmp_path / "none", Silent())
-    with refusal("user", "--round"):
+    with refusal("user", "round = 'best'"):
         predictions(tmp_path / "none", when="best")
-    with refusal("user", "--round"):
+    with refusal("user", "round = 'best'"):
         Checkpoint(round=4, summary={"best_val/round": 2.0}).at("best")
     assert len(predictions(tmp_path / "none")) == 160

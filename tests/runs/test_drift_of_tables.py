@@ -242,7 +242,7 @@ def test_flagged_examples_change_beyond_chance_by_hand(bank: Path) -> None:
 
 
 def test_exit_codes_page_and_record(bank: Path, tmp_path: Path) -> None:
-    words = ["drift", str(bank / "run"), "--tables"]
+    words = ["drift", str(bank / "run"), "--data"]
     commands.run(*words, bank / "same")
     said = commands.run(*words, bank / "moved", "--out", tmp_path / "d.html", code=3)
     check_facts((tmp_path / "d.html").read_text(), "age")
@@ -296,7 +296,7 @@ def test_tables_of_training_have_not_drifted(tmp_path: Path, how: str) -> None:
     made(tmp_path / "run", FAST, data, 2, partition={"name": "column"}, model={"name": "gine", "hidden": 8})
     result = drift(tmp_path / "run", tmp_path / "data")
     assert [one.stability for one in result.shifts if one.of != "score"] == [0.0, 0.0, 0.0]
-    said = CliRunner().invoke(app, ["drift", str(tmp_path / "run"), "--tables", str(tmp_path / "data")])
+    said = CliRunner().invoke(app, ["drift", str(tmp_path / "run"), "--data", str(tmp_path / "data")])
     assert (said.exit_code, result.alarms) == (0, ())
 
 

@@ -29,7 +29,7 @@ def test_full_disk_keeps_the_old_content(tmp_path: Path) -> None:
         file.write(b"half of the n")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with refusal("disk-full", "--resume") as error:
+    with refusal("disk-full", "resume") as error:
         files.write(tmp_path / "file", fill)
     assert not isinstance(error.value, UserError)
     assert (tmp_path / "file").read_bytes() == b"old"

@@ -110,7 +110,7 @@ def test_every_door_gives_the_scores_of_the_run_on_its_tables(
         np.testing.assert_allclose(outputs(columns), expected, **same)
         assert max(one.stability for one in drift(out, tables, client=client).shifts if one.of != "score") == 0
         example = scores["id"][0].as_py() if "id" in scores.column_names else "0"
-        score = explain(out, example, client=client, tables=tables).score
+        score = explain(out, example, client=client, data=tables).score
         assert np.abs(expected[0] - score).min() < 1e-6 * size
 
 
@@ -121,7 +121,7 @@ def test_a_date_is_shown_as_a_date(roots: dict[bool, Path], tmp_path: Path) -> N
     tables = roots[False] / "a"
     ends, day = (tables / "edges.csv").read_text().splitlines()[1].split(",")[:2], "2024-01-10"
     for place, names in ((None, [f"a/{end}" for end in ends]), (tables, ends)):
-        found = explain(out, names[0], client="a", tables=place)
+        found = explain(out, names[0], client="a", data=place)
         edges = [one.value for one in found.reasons if one.kind == "edge" and one.name == " → ".join(names)]
         assert any(f"day {day}, time {day}" in value for value in edges)
     [column] = [one for one in drift(out, tables, client="a").shifts if one.name == "day"]
@@ -166,9 +166,20 @@ def test_it_is_said_where_new_tables_are_read_otherwise_than_the_clients_of_the_
         call()
         check_facts(caplog.text, "2 of 5")
         check_facts(caplog.text, "3 clients")
-    caplog.clear()
-    predictions(tmp_path / "run", tmp_path / "data", client="x")
-    assert not caplog.records
+    # One client's numbers scale the rows of all three; of its own rows they are right.
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/nodes.csv").write_text("\n".join(["id,income,bank,label", *rows[:2]]) + "\n")
+    (tmp_path / "own/edges.csv").write_text("source,target\nn0,n1\n")
+    for call in (
+        lambda tables: predictions(tmp_path / "run", tables, client="x"),
+        lambda tables: scorer_at(tmp_path / "run", client="x").score(tables),
+    ):
+        caplog.clear()
+        call(tmp_path / "own")
+        assert not caplog.records
+        call(tmp_path / "data")
+        [record] = caplog.records
+        check_facts(record.getMessage(), "3 members", "x's")
 
 
 @pytest.mark.parametrize("how", ["auto", "row", *(pytest.param(one, marks=pytest.mark.slow) for one in REST)])

@@ -79,7 +79,7 @@ def edited(folder: Path, to: Path, reason: Reason, example: str, median: dict[st
 
 def check_laws(run: Path, tables: Path, name: str, median: dict[str, object], column: str, work: Path) -> Explanation:
     """Each reason's score is that of tables without it, and nothing that moves the score is forgotten."""
-    explanation, scorer = explain(run, name, tables=tables), scorer_at(run)
+    explanation, scorer = explain(run, name, data=tables), scorer_at(run)
     assert explanation.score == pytest.approx(score_of(scorer, tables, name, column), abs=1e-6)
     assert explanation.reasons
     for at, reason in enumerate(explanation.reasons[:MOST]):
@@ -162,7 +162,7 @@ def test_the_same_of_small_graphs_with_several_labels(tmp_path: Path, norm: str)
     nodes = pd.read_csv(folder / "nodes.csv")
     name = nodes["graph"].value_counts().index[0]
     own = nodes.index[nodes["graph"] == name]
-    held, scorer = explain(tmp_path / "run", name, tables=folder, target="warm"), scorer_at(tmp_path / "run")
+    held, scorer = explain(tmp_path / "run", name, data=folder, target="warm"), scorer_at(tmp_path / "run")
     assert {one.kind for one in held.reasons} >= {"node", "edge", "column"}
     for at, reason in enumerate(held.reasons):
         shutil.copytree(folder, to := tmp_path / str(at))
@@ -384,7 +384,7 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_writes_json_a_page_and_a_table(bank: Path, tmp_path: Path) -> None:
-    words = ["explain", str(bank / "alone"), "--tables", str(bank / "new"), "--id", "c3"]
+    words = ["explain", str(bank / "alone"), "--data", str(bank / "new"), "--id", "c3"]
     for name in ("c3.json", "c3.html"):
         said = CliRunner().invoke(app, [*words, "-o", str(tmp_path / name)])
         assert said.exit_code == 0, said.output
@@ -414,7 +414,7 @@ def test_from_python_and_with_own_examples(bank: Path) -> None:
 def test_columns_of_one_column_go_together(bank: Path) -> None:
     """A category with all its columns, a gap with what it is a gap of; and their words are those of the tables."""
     columns = {
-        one.name: one for one in explain(bank / "alone", "c4", tables=bank / "new").reasons if one.kind == "column"
+        one.name: one for one in explain(bank / "alone", "c4", data=bank / "new").reasons if one.kind == "column"
     }
     table = pd.read_csv(bank / "new/nodes.csv").set_index("id")
     assert {*columns} <= {"age", "debt", "job"}
@@ -433,14 +433,14 @@ def test_columns_of_one_column_go_together(bank: Path) -> None:
         ("run", {"name": "c3"}, "user.no-client"),
         ("run", {"client": "client-1", "name": "c3", "target": "theft"}, "explain.target"),
         ("run", {"client": "client-1", "name": "c3", "method": "guess"}, "explain.method"),
-        ("alone", {"name": "c3"}, "explain.tables"),
-        ("alone", {"name": "nobody", "tables": "new"}, "explain.no-id"),
-        ("alone", {"name": "c3", "tables": "new", "client": "client-0"}, "score.client"),
-        ("new", {"name": "c3", "tables": "new"}, "score.no-model"),
+        ("alone", {"name": "c3"}, "explain.data"),
+        ("alone", {"name": "nobody", "data": "new"}, "explain.no-id"),
+        ("alone", {"name": "c3", "data": "new", "client": "client-0"}, "score.client"),
+        ("new", {"name": "c3", "data": "new"}, "score.no-model"),
     ],
 )
 def test_what_is_not_there_is_refused(bank: Path, place: str, asked: dict[str, Any], code: str) -> None:
-    folders = {"tables": bank / asked["tables"]} if "tables" in asked else {}
+    folders = {"data": bank / asked["data"]} if "data" in asked else {}
     with refusal(code):
         explain(bank / place, **{**asked, **folders})
 

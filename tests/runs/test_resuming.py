@@ -29,7 +29,7 @@ def test_a_finished_run_is_told_from_one_that_can_go_on(finished: Path) -> None:
         examine(resolved(rounds=3), finished, True)
     (finished / "summary.json").unlink()
     assert examine(resolved(), finished, True) is None
-    with refusal("user.not-empty", "--resume"):
+    with refusal("user.not-empty", "resume = True"):
         examine(resolved(), finished, False)
 
 
@@ -64,7 +64,7 @@ def test_nothing_but_a_run_is_replaced(finished: Path) -> None:
     check_replaceable(finished / "absent")
     check_replaceable(finished)
     (finished / "config.toml").unlink()
-    with refusal("user.not-replaceable", "--overwrite"):
+    with refusal("user.not-replaceable", "overwrite = True"):
         check_replaceable(finished)
 
 

@@ -376,7 +376,7 @@ def test_predictions_of_fewer_rounds_go_when_a_run_goes_on(tmp_path: Path) -> No
 
 
 def test_directories_that_are_refused(tmp_path: Path, whole: Path) -> None:
-    with refusal("user.not-empty", "--resume"):
+    with refusal("user.not-empty", "resume = True", "overwrite = True"):
         runs.run(resolved(), whole, Quiet())
     (tmp_path / "thesis.txt").write_text("mine")
     with refusal("user.no-run"):
@@ -425,7 +425,7 @@ def test_damage_is_named(tmp_path: Path, name: str) -> None:
         blob[: len(blob) // 3] + bytes(len(blob) - len(blob) // 3 - 8) + blob[-8:],
     ):
         path.write_bytes(bad)
-        with pytest.raises(FedweaveError, match=rf"(?s){path.name} is damaged.*--out"):
+        with pytest.raises(FedweaveError, match=rf"(?s){path.name} is damaged.*another directory"):
             runs.run(resolved(), tmp_path / "run", Quiet(), resume=True)
     path.write_bytes(blob)
     runs.run(resolved(), tmp_path / "run", Quiet(), resume=True)

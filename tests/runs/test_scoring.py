@@ -90,7 +90,7 @@ def test_the_export_alone_scores_as_the_run_predicts(bank: Path, tmp_path: Path)
     hidden = (bank / "run").rename(bank / "hidden"), (bank / "data").rename(bank / "hidden-data")
     try:
         out = tmp_path / "scores.parquet"
-        commands.run("score", bank / "alone", "--tables", bank / "new", "--out", out)
+        commands.run("score", bank / "alone", "--data", bank / "new", "--out", out)
     finally:
         for place, was in zip(hidden, ("run", "data"), strict=True):
             place.rename(bank / was)
@@ -98,7 +98,7 @@ def test_the_export_alone_scores_as_the_run_predicts(bank: Path, tmp_path: Path)
     same(scores, expected)
     assert scores["id"].to_pylist() == [f"c{at}" for at in range(40)]
     assert len(set(scores["model"].to_pylist())) == len(set(scores["scored_at"].to_pylist())) == 1
-    again = CliRunner().invoke(app, ["score", str(bank / "alone"), "--tables", str(bank / "new"), "--out", str(out)])
+    again = CliRunner().invoke(app, ["score", str(bank / "alone"), "--data", str(bank / "new"), "--out", str(out)])
     assert (again.exit_code, pq.read_table(out).equals(scores)) == (2, True)
 
 
@@ -205,7 +205,7 @@ def test_tables_of_another_form_are_refused(
     with refusal("data.unlike", *facts):
         scorer_at(bank / "alone").score(new)
     out = tmp_path / "scores.csv"
-    said = CliRunner().invoke(app, ["score", str(bank / "alone"), "--tables", str(new), "--out", str(out)])
+    said = CliRunner().invoke(app, ["score", str(bank / "alone"), "--data", str(new), "--out", str(out)])
     assert (said.exit_code, out.exists()) == (2, False)
 
 
@@ -534,7 +534,7 @@ def test_a_token_is_needed_where_there_is_one(bank: Path, tmp_path: Path) -> Non
 
 def test_scoring_loads_no_server(bank: Path, tmp_path: Path) -> None:
     """Neither NVFlare nor what serves: a site scores with a plain installation."""
-    words = ["score", str(bank / "alone"), "--tables", str(bank / "new"), "--out", str(tmp_path / "o.csv")]
+    words = ["score", str(bank / "alone"), "--data", str(bank / "new"), "--out", str(tmp_path / "o.csv")]
     program = (
         f"import sys; from fedweave.cli import app; app({words!r}, standalone_mode=False)\n"
         "sys.exit(any(name in sys.modules for name in ('nvflare', 'fastapi', 'uvicorn')))"

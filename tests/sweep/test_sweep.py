@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, command_line
 from fedweave.experiment.runs import run as runs
 from fedweave.reports import terminal
 from fedweave.sweeps import scheduler
@@ -64,7 +64,7 @@ def test_settings_are_for_the_algorithms_that_have_them_and_the_others_are_named
     found, notes = plan_runs(config, tmp_path, "0", "fedavg,fedprox", ["algorithm.mu=.5", "algorithm.lr=.2"], [])
     assert [run.config.algorithm.values.get("mu") for run in found] == [None, 0.5]
     assert {run.config.algorithm.values["lr"] for run in found} == {0.2}
-    assert notes == ["fedavg does not take --set algorithm.mu=.5."]
+    assert notes == ["fedavg does not take algorithm.mu=.5 of settings."]
 
 
 def test_an_algorithm_may_have_values_of_its_own(config: Path, tmp_path: Path) -> None:
@@ -94,13 +94,13 @@ def test_an_algorithm_may_have_values_of_its_own(config: Path, tmp_path: Path) -
         ({"algorithms": "fedavg,fedego"}, "fedego: ego-graphs of 2 hops need a model"),
         ({"algorithms": "fedavg,fedavgg"}, "Did you mean 'fedavg"),
         ({"settings": ["algorithm.lr=.01,.02"]}, "--grid algorithm.lr=.01,.02"),
-        ({"settings": ["seed=7"]}, "seed=7: give the seeds of a sweep with --seeds"),
-        ({"grid": ["seed=5,6"]}, "seed=5,6: give the seeds of a sweep with --seeds"),
+        ({"settings": ["seed=7"]}, "seed=7: give the seeds of a sweep as --seeds"),
+        ({"grid": ["seed=5,6"]}, "seed=5,6: give the seeds of a sweep as --seeds"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(options: dict[str, object], said: str, config: Path) -> None:
     given = {"seeds": "0", "algorithms": "", "settings": [], "grid": []} | options
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said), command_line():
         plan_runs(config, config.parent, **given)
 
 

@@ -162,7 +162,7 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path, code: str, document: An
 def test_a_folder_of_another_experiment_is_refused_until_overwritten(tmp_path: Path) -> None:
     tune(small(), tmp_path, 1)
     for other, seeds in ((small(rounds=3), (0,)), (small(), (0, 1))):
-        with refusal("tune.other", str(tmp_path), "--overwrite"):
+        with refusal("tune.other", str(tmp_path), "overwrite = True"):
             tune(other, tmp_path, 1, seeds)
     run_tuning(small(rounds=3), tmp_path, (0,), 1, None, Watch(), overwrite=True)
 

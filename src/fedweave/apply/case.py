@@ -19,7 +19,7 @@ from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.name_matching import positions, similar_name_hint
-from fedweave.errors import UserError, listed
+from fedweave.errors import UserError, listed, option
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of, links_of
 from fedweave.experiment.runs.checkpoint import When
@@ -71,7 +71,7 @@ class Case(NamedTuple):
             which = "ids" if self.data.ids else "numbers"
             hint = similar_name_hint(name, names)
             raise UserError(
-                f"--id {name}: no {self.data.example} of {self.client} is called so{hint}. Name one of "
+                f"{name}: no {self.data.example} of {self.client} is called so{hint}. Name one of "
                 f"{counted(len(names), self.data.example)}, with {which} such as {', '.join(names[:3])}.",
                 code="explain.no-id",
             )
@@ -103,9 +103,7 @@ def case_of_tables(place: Path, tables: Path, client: str | None, model: str | N
 
 def case_of_run(place: Path, config: Config, client: str | None, model: str | None, when: When) -> Case:
     """The case of a client of the run in the folder `place`: its model, and its own data."""
-    run = load_trained(
-        place, config, "Explain where the model is: a site's folder as MODEL, and its --tables.", when, model
-    )
+    run = load_trained(place, config, "Explain where the model is: `fedweave explain SITE --data PATH`.", when, model)
     client = _client_of(run, client)
     w = run.model_of(model or "personal", client)
     part, graph = part_of(run, client), graphs_of(run.built.fed)[client]
@@ -184,8 +182,8 @@ def _client_of(run: Trained, client: str | None) -> str:
     clients = run.built.fed.clients
     if client is None and len(clients) > 1:
         raise UserError(
-            f"the run has {counted(len(clients), 'client')}. Name the one that has the example: --client "
-            f"{listed(clients)}.",
+            f"the run has {counted(len(clients), 'client')}. Name the one that has the example as "
+            f"{option('client')}: {listed(clients)}.",
             code="user.no-client",
         )
     return client or clients[0]
@@ -199,20 +197,18 @@ def _pair_of(name: Sequence[str], names: np.ndarray, links: Links, client: str) 
     """
     ends, relation = name[:2], name[2] if len(name) > 2 else None
     if len(ends) < 2 or (relation is None) is bool(links.relations):
-        due = "SOURCE and TARGET" + (f", and --relation with one of {listed(links.relations)}" * bool(links.relations))
-        raise UserError(f"--pair: give {due}.", code="explain.pair")
+        due = "source and target" + (f", and a relation of {listed(links.relations)}" * bool(links.relations))
+        raise UserError(f"a pair to explain: give {due}.", code="explain.pair")
     if relation is not None and relation not in links.relations:
-        raise UserError(
-            f"--relation {relation}: the run has {listed(links.relations)}. Choose one.", code="explain.pair"
-        )
+        raise UserError(f"relation {relation}: the run has {listed(links.relations)}. Choose one.", code="explain.pair")
     nodes = names.tolist()
     places = positions(ends, nodes).tolist()
     if -1 in places:
         end = ends[places.index(-1)]
         hint = similar_name_hint(end, nodes)
         raise UserError(
-            f"--pair: no node of {client} is called {end!r}{hint}. Name two of {counted(len(nodes), 'node')}, such as "
-            f"{', '.join(nodes[:3])}.",
+            f"a pair to explain: no node of {client} is called {end!r}{hint}. Name two of "
+            f"{counted(len(nodes), 'node')}, such as {', '.join(nodes[:3])}.",
             code="explain.no-id",
         )
     number = links.relations.index(relation) if relation is not None else 0

@@ -15,7 +15,7 @@ from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities, graphs_of
 from fedweave.core.tree import device_of
 from fedweave.core.types import Record
-from fedweave.errors import UserError
+from fedweave.errors import UserError, option
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.checkpoint import When
@@ -32,7 +32,7 @@ class Embedded(NamedTuple):
     agreement: tuple[float, float] | None = None
 
 
-_AT_SITES = "On a site's machine: `fedweave embed SITE --data TABLES`."
+_AT_SITES = "On a site's machine: `fedweave embed SITE --data PATH`."
 
 
 def embeddings(
@@ -62,15 +62,15 @@ def embeddings(
     if not (place / CONFIG).is_file():
         if folds:
             raise UserError(
-                f"--folds {folds}: {place} holds a model, which is not trained again. Give the folder of a "
+                f"{option('folds', folds)}: {place} holds a model, which is not trained again. Give the folder of a "
                 "simulation's run.",
                 code="user.folds",
             )
         scorer = scorer_at(place, model, client, when)
         if data is None:
             raise UserError(
-                f"{place} holds a model and no examples. Give tables with --data, such as the folder of a site's own "
-                "data.",
+                f"{place} holds a model and no examples. Give tables as {option('data')}, such as the folder of a "
+                "site's own data.",
                 code="user.no-data",
             )
         return Embedded(scorer.embed(data))
@@ -83,15 +83,18 @@ def embeddings(
             code="user.no-embeddings",
         )
     if folds and data is not None:
-        raise UserError("--folds is for the run's own training examples; leave out --data.", code="user.folds")
+        raise UserError(
+            f"{option('folds')} is for the run's own training examples; leave out {option('data')}.", code="user.folds"
+        )
     if folds and config.links is not None:
         raise UserError(
-            "--folds: the run predicts links, and a node has no label that could be withheld. Leave it out.",
+            f"{option('folds')}: the run predicts links, and a node has no label that could be withheld. Leave it out.",
             code="user.folds",
         )
     if data is not None and config.links is not None:
         raise UserError(
-            "--data: the run predicts links of the nodes that it knows, and has vectors of these only. Leave it out.",
+            f"{option('data')}: the run predicts links of the nodes that it knows, and has vectors of these only. "
+            "Leave it out.",
             code="user.no-embeddings",
         )
 

@@ -16,7 +16,7 @@ from fedweave.apply.model_comparison import Outcome, compare_models, losses, sep
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.types import Record
-from fedweave.errors import UserError
+from fedweave.errors import UserError, option
 from fedweave.experiment.config import Config, config_hash, load
 from fedweave.experiment.config.choices import MemberModels
 from fedweave.experiment.requirements import check
@@ -107,7 +107,7 @@ def _without(config: Config, directory: Path, clients: Sequence[str], ids: Seque
         UserError: it cannot be trained without them.
     """
     if not clients and not ids:
-        raise UserError("forget: name a client or a file of ids: --client NAME or --ids FILE.", code="forget.nothing")
+        raise UserError(f"forget: name a client or ids: {option('client')} or {option('ids')}.", code="forget.nothing")
     if config.links is not None or config.learned:
         raise UserError(
             "forget: the run predicts links, or learns a vector for each node. Remove the rows from its tables and "

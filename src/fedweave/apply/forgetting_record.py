@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from fedweave.core.shown import Shown, page
 from fedweave.core.types import Record
-from fedweave.errors import UserError
+from fedweave.errors import UserError, option
 from fedweave.experiment.runs.files import FORGOTTEN, write
 
 RECORD = "forgetting.json"
@@ -81,5 +81,5 @@ def new_folder(directory: Path, out: Path | None = None) -> Path:
         numbers = [int(path.name) for path in (directory / FORGOTTEN).glob("*") if path.name.isdecimal()]
         return directory / FORGOTTEN / str(max(numbers, default=0) + 1)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"--out {out}: it exists. Name a new folder.", code="forget.out")
+        raise UserError(f"{option('out', out)}: it exists. Name a new folder.", code="forget.out")
     return out

@@ -11,7 +11,7 @@ from fedweave.core.graph import SPLITS
 from fedweave.core.target import CLASS, NUMBER, kind_of
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
-from fedweave.errors import UserError, listed
+from fedweave.errors import UserError, listed, option
 from fedweave.experiment.runs.outputs import Predicted
 from fedweave.metrics.selection import HALF, Flagging
 
@@ -57,7 +57,7 @@ def predictions_table(
     if diverged:
         raise UserError(
             f"the model of {listed(diverged)} predicts no numbers (NaN): its training diverged. Train again with a "
-            "smaller algorithm.lr, or take the models of another round (--round best).",
+            f"smaller algorithm.lr, or take the models of another round ({option('round', 'best')}).",
             code="user.not-finite",
         )
     p = np.concatenate(each)  # [rows, outputs]

@@ -19,7 +19,7 @@ from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import AUTO
 from fedweave.datasets.links import NAMES
-from fedweave.errors import UserError
+from fedweave.errors import UserError, option
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.data_form import DataForm, form_of_config, read_form, targets_form
 from fedweave.experiment.runs.files import SUMMARY, read_summary
@@ -41,7 +41,13 @@ from fedweave.metrics.selection import (
 )
 from fedweave.partition.base import Part
 from fedweave.partition.client_data import shares
-from fedweave.partition.preparation import edge_scaling_record, scaling_record, with_scaled_edges, with_scaled_nodes
+from fedweave.partition.preparation import (
+    edge_scaling_record,
+    numbers_in,
+    scaling_record,
+    with_scaled_edges,
+    with_scaled_nodes,
+)
 from fedweave.partition.scaling import of_part, target_scale_of
 
 _LOG = logging.getLogger(__name__)
@@ -148,6 +154,8 @@ def predict_new(
     if scales_edges:
         form_to_read = with_edge_scaling(form_to_read, {"how": "none"})
     new = load_new_data(InputFormat.of_run(run.config, form_to_read, data), path).data
+    if GLOBAL not in weights and len(run.visible_partition.parts) > 1:
+        note_of_scaling(form_of_client(run, form, next(iter(weights))), list(weights), new)
     graph, predictions = None, []
     for name, w in weights.items():
         if graph is None or not is_shared:
@@ -196,8 +204,30 @@ def note_of_clients(run: Trained, typical: bool) -> None:
     if notes:
         _LOG.warning(
             "note: %s. Scores of the run's own nodes can therefore differ from the run's. To get those, give the nodes "
-            "and edges of one client and --client NAME, or take `fedweave predict` without --data",
+            "and edges of one client and its name as %s, or take the run's own examples, without %s",
             "; ".join(notes),
+            option("client"),
+            option("data"),
+        )
+
+
+def note_of_scaling(form: DataForm, clients: Sequence[str], data: Dataset) -> None:
+    """Log that the numbers of one client scale all members' rows of new tables, where each scaled its own in training.
+
+    form: what a client's model takes. clients: all whose models score the tables. data: the tables.
+    """
+    members = 0 if data.owner is None else len(np.unique(data.owner))
+    is_scaled = False
+    for scaling in (form.scaling, form.edge_scaling):
+        if scaling["how"] == AUTO:
+            numbers = numbers_in(scaling)
+            is_scaled |= bool(numbers.shift.any() or (numbers.divisor != 1).any())
+    if members > 1 and is_scaled:
+        _LOG.warning(
+            "note: the tables are of %d members, and %s scale the features of all; in training each member scaled its "
+            "own. Give each member's tables separately, with its own model",
+            members,
+            f"{clients[0]}'s numbers" if len(clients) == 1 else "the numbers of the client whose model scores",
         )
 
 

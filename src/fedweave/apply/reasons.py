@@ -14,7 +14,7 @@ from fedweave.apply.neighborhood import Neighborhood, around, reach, scores
 from fedweave.apply.surroundings import Surroundings
 from fedweave.core.algorithm import capabilities
 from fedweave.core.target import CLASS, NUMBER
-from fedweave.errors import UserError, listed
+from fedweave.errors import UserError, listed, option
 from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.files import CONFIG
 from fedweave.experiment.runs.trained import finished_config
@@ -27,7 +27,7 @@ def explain(
     place: Path,
     name: str | Sequence[str],
     client: str | None = None,
-    tables: Path | None = None,
+    data: Path | None = None,
     model: str | None = None,
     target: str | None = None,
     method: Method = "leave-out",
@@ -37,7 +37,7 @@ def explain(
     target and, with several relations, of the relation.
 
     place: the directory of a simulation's run, or what `scorer.scorer_at` takes. client: whose example it is, and whose
-    model. tables: where the example is; None is the run's own data. target: the class, label or number to explain; by
+    model. data: tables with the example; None is the run's own data. target: the class, label or number to explain; by
     default the class that is looked for, or the predicted one.
 
     Raises:
@@ -51,22 +51,24 @@ def explain(
         (config.learned and config.links is None) or capabilities(config.algorithm.kind).predicts
     ):
         raise UserError(
-            "fedweave explain: this run learns a vector for each node that it classifies, or is of parties that "
-            "predict jointly. It explains nodes, edges, links and small graphs of other runs.",
+            "explain: this run learns a vector for each node that it classifies, or is of parties that predict "
+            "jointly. Nodes, edges, links and small graphs of other runs are explained.",
             code="explain.alone",
         )
 
     # A pair of nodes.
     if config is not None and config.links is not None:
-        if isinstance(name, str) or tables is not None or target is not None:
+        if isinstance(name, str) or data is not None or target is not None:
             raise UserError(
-                "fedweave explain: the run predicts links among its own nodes. Name a pair, --pair SOURCE TARGET, "
-                "and leave out --id, --tables and --target.",
+                "explain: the run predicts links among its own nodes. Name a pair, "
+                f"{option('pair', 'SOURCE TARGET', 'its source and target')}, and leave out {option('data')} and "
+                f"{option('target')}.",
                 code="explain.pair",
             )
         if config.learned and method == "gradients":
             raise UserError(
-                "--method gradients: it weighs columns, and the nodes of this run have learned vectors. Leave it out.",
+                f"{option('method', 'gradients')}: it weighs columns, and the nodes of this run have learned vectors. "
+                "Leave it out.",
                 code="explain.method",
             )
         case, pair = case_of_link(place, config, name, client, model, when)
@@ -75,16 +77,16 @@ def explain(
     # A node, an edge or a small graph.
     if not isinstance(name, str):
         raise UserError(
-            "--pair: only runs on links have pairs to explain. Name a node, edge or small graph: --id.",
+            "only runs on links have pairs to explain. Name one node, edge or small graph.",
             code="explain.pair",
         )
-    if tables is not None:
-        case = case_of_tables(place, tables, client, model, when)
+    if data is not None:
+        case = case_of_tables(place, data, client, model, when)
     elif config is not None:
         case = case_of_run(place, config, client, model, when)
     else:
         raise UserError(
-            f"{place} holds a model and no data. Name the tables with the example: --tables DIR.", code="explain.tables"
+            f"{place} holds a model and no data. Give tables with the example as {option('data')}.", code="explain.data"
         )
     return reasons(case, case.place_of(name), target, method)
 
@@ -167,7 +169,9 @@ def _target(case: Case, expected: np.ndarray, target: str | None) -> tuple[int, 
     what = "predicted" if kind == NUMBER else "probability of" if names else "probability of class"
     names = names or [str(number) for number in range(len(expected))]
     if target is not None and target not in names:
-        raise UserError(f"--target {target}: the model has {listed(names)}. Choose one.", code="explain.target")
+        raise UserError(
+            f"{option('target', target)}: the model has {listed(names)}. Choose one.", code="explain.target"
+        )
     output = default if target is None else names.index(target)
     return output, f"{what} {names[output]}"
 

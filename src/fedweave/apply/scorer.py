@@ -26,6 +26,7 @@ from fedweave.apply.predictions import (
     half_widths,
     has_own_units,
     note_of_clients,
+    note_of_scaling,
 )
 from fedweave.core import model as models
 from fedweave.core import plugins, random
@@ -35,7 +36,7 @@ from fedweave.core.model import Architecture, Model
 from fedweave.core.tree import Tree, decode, encode, has_its_digest, leaves, with_digest
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
-from fedweave.errors import ReplyRefused, UserError
+from fedweave.errors import ReplyRefused, UserError, option
 from fedweave.experiment.config import Choice, Config, Document, config_hash, load, lookup, parameters
 from fedweave.experiment.config.choices import choose
 from fedweave.experiment.graphs import graph_of
@@ -126,8 +127,7 @@ class Scorer:
         Raises:
             DataError: the tables are not valid, or differ in form from the tables of training.
         """
-        data = load_new_data(self.before, path).data
-        return self.score_data(data, at or datetime.now(UTC))
+        return self.score_data(self._load(path), at or datetime.now(UTC))
 
     def score_data(self, data: Dataset, at: datetime) -> pa.Table:
         """`score` of data in the form that the model wants."""
@@ -144,7 +144,14 @@ class Scorer:
         Raises:
             DataError: see `score`. UserError: the model has no vectors.
         """
-        return self.predict(load_new_data(self.before, path).data, with_vectors=True)
+        return self.predict(self._load(path), with_vectors=True)
+
+    def _load(self, path: Path) -> Dataset:
+        """The tables at `path` in the form that the model wants."""
+        data = load_new_data(self.before, path).data
+        if self.client != GLOBAL:
+            note_of_scaling(self.form, (self.client,), data)
+        return data
 
     def predict(self, data: Dataset, with_vectors: bool = False) -> pa.Table:
         """`score_data`, without the columns that say by what and when. with_vectors: also what the last layer reads.
@@ -349,7 +356,7 @@ def choose_model(run: Trained, model: str | None, client: str | None) -> ChosenM
         has_global = run.algorithm.global_model(run.state) is not None
         which = "global" if client is None and has_global else "personal"
     if which != "global" and client is None:
-        raise UserError(f"every client has a {which} model of its own; name one of them with --client.")
+        raise UserError(f"every client has a {which} model of its own; name one of them as {option('client')}.")
     if any(part.columns is not None for part in run.visible_partition.parts):
         raise UserError("in the run each client has columns of its own, so that no one module fits them.")
     holder = client or run.built.fed.clients[0]

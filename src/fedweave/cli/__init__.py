@@ -11,10 +11,10 @@ from importlib.metadata import version
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from fedweave.cli.options import say, without_markup
-from fedweave.errors import FedweaveError, UserError, out_of_memory
+from fedweave.errors import FedweaveError, UserError, command_line, out_of_memory
 
 # The system's errors about a path that a user gave; a missing file may be a fault of this program.
 _OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -67,45 +67,37 @@ GROUPS = {
     },
 }
 COMMANDS = {name: entry for commands in GROUPS.values() for name, entry in commands.items()}
-_GROUP = {name: group for group, commands in GROUPS.items() for name in commands}
+_NAMES = max(map(len, COMMANDS))  # letters of the longest
 
 
 class Commands(TyperGroup):
     """Loads the called command, and turns every error of fedweave into a message on stderr: exit code 2 for the user's
     mistakes, 1 for others."""
 
-    _short = False  # whether only the list of commands is needed
-
     def list_commands(self, ctx: Any) -> list[str]:
         """All commands, in the order of the list."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of that name, loaded; for the list of commands only its line."""
+        """The command of that name, loaded."""
         if cmd_name not in COMMANDS:
             return None
-        module, line = COMMANDS[cmd_name]
-        if self._short:
-            return TyperCommand(cmd_name, help=line, rich_help_panel=_GROUP[cmd_name])
+        module, _ = COMMANDS[cmd_name]
         entry = getattr(import_module(f"fedweave.cli.{module}"), cmd_name + "_" * (cmd_name == "list"))
         if not isinstance(entry, typer.Typer):
-            app = typer.Typer(add_completion=False)
+            app = typer.Typer(add_completion=False, rich_markup_mode=None)
             app.command(cmd_name)(entry)
             entry = app
         command = typer.main.get_command(entry)
         command.name = cmd_name
-        if ctx is not None:
-            _prepare_help(command, ctx)
+        _prepare_help(command)
         return command
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The list of commands, which loads none of them."""
-        self._short = True
-        _prepare_help(self, ctx)
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._short = False
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list of commands in groups, which loads none of them."""
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(_NAMES), line) for name, (_, line) in commands.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command of that name; for an unknown name an error with all commands and the nearest one."""
@@ -118,7 +110,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         try:
-            result = super().invoke(ctx)
+            with command_line():
+                result = super().invoke(ctx)
             sys.stdout.flush()
             return result
         except FedweaveError as error:
@@ -147,25 +140,22 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from error
 
 
-def _prepare_help(command: Any, context: Any) -> None:
-    """Flags show no "<bool>", paragraphs flow to the width of the terminal, and a list of commands has the first
-    sentence of each."""
-    for parameter in (*command.params, command.get_help_option(context)):
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
+def _prepare_help(command: Any) -> None:
+    """Paragraphs flow to the width of the terminal, and a list of commands has the first sentence of each."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     first, stop, _ = command.help.partition("\n\n")[0].partition(". ")
     command.short_help = first + stop.strip()
     for inner in getattr(command, "commands", {}).values():
-        _prepare_help(inner, context)
+        _prepare_help(inner)
 
 
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,  # its tables cut words where a column is narrow
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
 

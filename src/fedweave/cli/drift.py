@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedweave.accounts.document import print_line
-from fedweave.cli.options import Chosen, ModelRound, RunOrModel, Tables, When, write_result_file
+from fedweave.cli.options import Chosen, ModelRound, NewData, RunOrModel, When, write_result_file
 from fedweave.errors import UserError
 
 MOVED = 3  # exit code
@@ -15,7 +15,7 @@ TOP = 10  # columns on a terminal
 
 def drift(
     place: RunOrModel,
-    tables: Tables,
+    data: NewData,
     threshold: Annotated[
         float,
         typer.Option(min=0, metavar="PSI", help="Population stability index above which a column counts as moved."),
@@ -45,7 +45,7 @@ def drift(
     if out is not None and out.suffix not in (".html", ".json"):
         raise UserError(f"--out {out}: name a file that ends in .html or .json.", code="drift.out")
     which = None if model is None else str(model)
-    result = drift_of(place, tables, threshold, which, client, when.value)
+    result = drift_of(place, data, threshold, which, client, when.value)
     if out is not None:
         write_result_file(out, lambda: html(document(result)), result.record)
     console = screen()

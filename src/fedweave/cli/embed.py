@@ -10,6 +10,7 @@ from fedweave.cli.options import (
     Chosen,
     Client,
     ModelRound,
+    OptionalNewData,
     RunOrModel,
     Spreadsheet,
     When,
@@ -22,10 +23,7 @@ POOR = 0.5  # R² below which vectors of different runs are not one column
 
 def embed(
     place: RunOrModel,
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="TABLES", help="New examples, in any form that `run` takes (docs/data-format.md)."),
-    ] = None,
+    data: OptionalNewData = None,
     out: Annotated[
         Path | None,
         typer.Option(

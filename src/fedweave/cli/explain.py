@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedweave.accounts.document import print_line
-from fedweave.cli.options import Chosen, ModelRound, RunOrModel, When, write_result_file
+from fedweave.cli.options import Chosen, ModelRound, OptionalNewData, RunOrModel, When, write_result_file
 from fedweave.errors import UserError
 
 TOP = 10  # reasons on a terminal
@@ -35,10 +35,7 @@ def explain(
     client: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of a run's folder: the client that has the example.")
     ] = None,
-    tables: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The tables with the example; by default the run's own data."),
-    ] = None,
+    data: OptionalNewData = None,
     target: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Class, label or number to explain (the one looked for, or the predicted)."),
@@ -58,7 +55,7 @@ def explain(
     """Explain one score: which columns, neighbors and edges move it, each with the score without it.
 
     The command leaves each of them out in turn and asks the model again. It computes on your machine, needs no server,
-    and sends nothing.
+    and sends nothing. Without --data the example is one of the run's own.
     """
     from fedweave.apply.reasons import explain as reasons_of
     from fedweave.experiment.runs.trained import round_in_words
@@ -77,7 +74,7 @@ def explain(
         example = pair if relation is None else (*pair, relation)
     else:
         raise UserError("name what to explain: --id ID, or of a run on links --pair SOURCE TARGET.", code="explain.one")
-    explanation = reasons_of(place, example, client, tables, which, target, method.value, when.value)
+    explanation = reasons_of(place, example, client, data, which, target, method.value, when.value)
     if out is not None:
         write_result_file(out, lambda: page(explanation), explanation.record)
     show(explanation, top)

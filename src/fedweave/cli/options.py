@@ -42,7 +42,11 @@ Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")]
 RunOrModel = Annotated[
     Path, typer.Argument(metavar="RUN|MODEL", help="A finished run's folder, or a model as `fedweave score` takes it.")
 ]
-Tables = Annotated[Path, typer.Option(metavar="DIR", help="Nodes and edges, or small graphs, in the form of training.")]
+_NEW_DATA = typer.Option(
+    "--data", metavar="PATH", help="New nodes and edges, or small graphs, in any form that `run` takes."
+)
+NewData = Annotated[Path, _NEW_DATA]
+OptionalNewData = Annotated[Path | None, _NEW_DATA]  # without it the run's own data
 Trust = Annotated[bool, typer.Option("--trust", help="Run the Python files that the configuration names plug-ins in.")]
 
 

@@ -11,6 +11,7 @@ from fedweave.cli.options import (
     Client,
     ModelName,
     ModelRound,
+    OptionalNewData,
     Spreadsheet,
     When,
     check_table_file,
@@ -24,10 +25,7 @@ TOP = 10  # pairs of a node
 
 def predict(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="New nodes or graphs, in any form that `run` takes (docs/data-format.md)."),
-    ] = None,
+    data: OptionalNewData = None,
     model: Chosen = None,
     client: Client = None,
     when: When = ModelRound.chosen,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedweave.accounts.document import print_line
-from fedweave.cli.options import Chosen, ModelRound, Spreadsheet, Tables, When, check_table_file, write_table_file
+from fedweave.cli.options import Chosen, ModelRound, NewData, Spreadsheet, When, check_table_file, write_table_file
 from fedweave.core.text import counted
 
 SCORES = Path("scores.parquet")
@@ -23,7 +23,7 @@ Whose = Annotated[str | None, typer.Option(metavar="NAME", help="Of a run's fold
 
 def score(
     place: Scoring,
-    tables: Tables,
+    data: NewData,
     out: Annotated[
         Path, typer.Option("-o", "--out", metavar="FILE", help="A new .parquet or .csv file for the scores.")
     ] = SCORES,
@@ -47,7 +47,7 @@ def score(
     check_table_file(out, spreadsheet, "score.out")
     which = None if model is None else str(model)
     scorer = scorer_at(place, which, client, when.value)
-    table = scorer.score(tables)
+    table = scorer.score(data)
     write_table_file(out, table, spreadsheet)
     of_round = round_in_words(place, when.value, which) or f"round {scorer.round:,}"
     text = f"{counted(len(table), scorer.form.example)} ({of_round})"

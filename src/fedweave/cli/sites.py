@@ -35,7 +35,12 @@ from fedweave.experiment.config import read
 from fedweave.metrics.selection import headline
 from fedweave.sites.flare import require_nvflare
 
-sites = typer.Typer(no_args_is_help=True, add_completion=False, help="Run federations of real sites on NVIDIA FLARE.")
+sites = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Run federations of real sites on NVIDIA FLARE.",
+)
 
 
 class OfSites(TyperCommand):

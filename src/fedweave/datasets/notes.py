@@ -19,6 +19,8 @@ _LINE = 1e-9  # below 1, of the correlation of two columns that are a straight l
 _MAX_CELLS = 10**8  # of features that are looked at for that
 MIN_OF_CLASS = 5  # examples of a class from which on disjoint ranges of numbers are not chance
 MAX_RATIO = 1000.0  # times the median column's largest number; of the public sets at hand none is beyond 12
+_MAX_MEMBERS = 3  # that a sentence names
+MIN_VALIDATION = 10  # examples, of two classes positive ones; with fewer a score moves much with each of them
 MAX_OF_EDGES = 100.0  # of features of edges; scaled ones are within about 30
 
 
@@ -215,3 +217,38 @@ def single_class_notes(data: Dataset) -> Iterator[str]:
             f"all labeled {data.example}s are of one class, {label}: a model that always predicts it is right, and "
             "scores mean nothing"
         )
+
+
+def validation_notes(
+    data: Dataset, members: Mapping[str, np.ndarray], positive: str | int | None = None
+) -> dict[str, str]:
+    """{"few-validation": a sentence} where members have some validation examples, and of two classes fewer than
+    `MIN_VALIDATION` positive ones, else fewer than that at all.
+
+    members: the validation examples of each, int64, by its name. positive: the class, by name or number; without it,
+    or with a class that the data lacks, the rarer one.
+    """
+    is_counted, what = np.ones(data.examples, bool), "validation links"
+    if data.links is None:
+        what = f"validation {data.example}s"
+    if data.target == CLASS and data.links is None and data.classes == 2:
+        names = data.labels or (0, 1)
+        counts = np.bincount(data.y[data.y >= 0], minlength=2)
+        number = names.index(positive) if positive in names else positive
+        if number not in (0, 1):
+            number = int(counts[1] <= counts[0])
+        is_counted, what = data.y == number, f"{what} of class {names[number]}"
+    few = list[tuple[int, str]]()
+    for name, rows in members.items():
+        count = int(is_counted[rows].sum())
+        if len(rows) and count < MIN_VALIDATION:
+            few.append((count, name))
+    if not few:
+        return {}
+    text = ", ".join(f"{count} at {name}" for count, name in sorted(few)[:_MAX_MEMBERS])
+    more = f" and few at {len(few) - _MAX_MEMBERS:,} more members" if few[_MAX_MEMBERS:] else ""
+    return {
+        "few-validation": f"{what}: {text}{more}. With fewer than {MIN_VALIDATION}, a member's validation score is "
+        "mostly chance, and with it a threshold of its own and its part in the chosen round, where all members count "
+        "the same; give validation a larger share, or compare over several seeds"
+    }

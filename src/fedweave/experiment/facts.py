@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from fedweave.core.graph import VAL
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.notes import feature_notes, name_notes, single_class_notes, time_notes
+from fedweave.datasets.notes import feature_notes, name_notes, single_class_notes, time_notes, validation_notes
 from fedweave.partition import notes_on_unused, repeats
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.statistics import totals
@@ -45,10 +48,18 @@ def totals_of(data: Dataset, partition: Partition) -> dict[str, int]:
     return numbers
 
 
-def data_notes(partitioner: object, data: Dataset, partition: Partition) -> list[str]:
-    """Notes on odd data, and on what came with it and is not used. partitioner: what made the partition."""
+def data_notes(
+    partitioner: object, data: Dataset, partition: Partition, positive: str | int | None = None
+) -> list[str]:
+    """Notes on odd data, and on what came with it and is not used. partitioner: what made the partition. positive: see
+    `datasets.notes.validation_notes`."""
     names = client_ids(len(partition.parts), partition.names)
     nodes = {name: part.nodes for name, part in zip(names, partition.parts, strict=True)}
     of_cut = (*notes_on_unused(partitioner, data, partition), *repeats(data, partition))
     of_columns = (*single_class_notes(data), *name_notes(data), *feature_notes(data))
-    return [*of_cut, *of_columns, *time_notes(data, partition.parts[0].split_times, nodes)]
+    validation = dict[str, np.ndarray]()
+    for name, part in zip(names, partition.parts, strict=True):
+        if part.labels:
+            validation[name] = part.examples[part.masks[VAL]]
+    of_members = validation_notes(data, validation, positive).values()
+    return [*of_cut, *of_columns, *of_members, *time_notes(data, partition.parts[0].split_times, nodes)]

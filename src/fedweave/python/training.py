@@ -143,7 +143,7 @@ class SavedRun(Shown):
         client: str | None,
         name: "str | int | Sequence[str | int]",
         *,
-        tables: str | Path | None = None,
+        data: str | Path | None = None,
         model: str | None = None,
         target: str | None = None,
         method: "Method" = "leave-out",
@@ -152,7 +152,7 @@ class SavedRun(Shown):
         column, neighbor and edge that moves it. Of a run on links, `name` is a pair: its source and target and, with
         several relations, the relation.
 
-        tables: a folder with the example; None is the run's own data. model: "personal", what the client uses, unless
+        data: new tables with the example; None is the run's own data. model: "personal", what the client uses, unless
         another is named. target: the class, label or number. method: "leave-out" or "gradients".
 
         Raises:
@@ -160,7 +160,7 @@ class SavedRun(Shown):
         """
         from fedweave.apply.reasons import explain
 
-        folder = None if tables is None else Path(tables).expanduser()
+        folder = None if data is None else Path(data).expanduser()
         example = str(name) if isinstance(name, str | int) else tuple(map(str, name))
         return explain(self.directory, example, client, folder, model, target, method)
 
@@ -217,7 +217,7 @@ def load_run(directory: str | Path, config: Config | None = None) -> SavedRun:
     folder = Path(directory).expanduser()
     if not (folder / CONFIG).is_file():
         raise UserError(
-            f"{folder} is not the directory of a run: it has no {CONFIG}. Give the --out of `fedweave run`.",
+            f"{folder} is not the directory of a run: it has no {CONFIG}. Give the folder of one.",
             code="user.no-run",
         )
     summary = read_summary(folder / SUMMARY) if (folder / SUMMARY).exists() else {}

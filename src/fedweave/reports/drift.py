@@ -21,7 +21,7 @@ _HOW = (
     "KS is the largest distance between the two distribution functions, at the edges of the bins (Kolmogorov-Smirnov). "
     "Columns of text have no order and no KS.",
     "Each column may stay while its relation to the label changes. Measure new labels, when you have them, with "
-    "`fedweave predict RUN --data DIR`.",
+    "`fedweave predict RUN --data PATH`.",
 )
 
 
@@ -201,7 +201,7 @@ def _tiles(drift: TableDrift) -> tuple[Tile, ...]:
 
 def _advice(drift: TableDrift) -> Tile:
     columns, scores, moved, moved_scores = _parts(drift)
-    title, labels = "What to do", "measure new labels: `fedweave predict RUN --data DIR`"
+    title, labels = "What to do", "measure new labels: `fedweave predict RUN --data PATH`"
     if moved_scores:
         return Tile(title, "retrain", ("with new data, once you have excluded an error in it", labels))
     if moved or drift.new:

@@ -47,7 +47,7 @@ def _environment() -> Environment:
 def check_page(path: Path) -> None:
     """Reject a file name that is not a page, or a PDF if the packages that write one are missing."""
     if path.suffix.lower() not in PAGES:
-        raise UserError(f"{path}: a page is written as {' or '.join(PAGES)}; give --out a name that ends so.")
+        raise UserError(f"{path}: a page is written as {' or '.join(PAGES)}; give a name that ends so.")
     if path.suffix.lower() == ".pdf" and (find_spec("reportlab") is None or find_spec("matplotlib") is None):
         raise UserError("a PDF needs ReportLab and the fonts of matplotlib: pip install 'fedweave[pdf]'.")
 

@@ -11,7 +11,7 @@ from fedweave.reports.cells import NONE
 
 _UNEQUAL_TRAINING = (
     "The algorithms do not train in the same way: {ways}. A difference between them may come from the learning rate or "
-    "from the amount of training. Give all the same settings, or choose the best of each on validation (--grid)."
+    "from the amount of training. Give all the same settings, or choose the best of each on validation by a sweep."
 )
 _NOT_COMPARED = (  # what a comparison may differ in
     *("algorithm", "engine", "seed", "eval_every", "fair_margin", "evaluation"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from fedweave.core.types import Values
+from fedweave.errors import option
 from fedweave.experiment.runs.reading import Group, common_selection_metric, spread
 from fedweave.metrics.selection import BEST, PLAIN, RMSE, RMSE_OF_MEAN, lower, rank
 from fedweave.reports.cells import Cell, ResultTable, mean_cell, number
@@ -199,7 +200,7 @@ def describe_choices(choices: Sequence[ChosenSetting]) -> list[str]:
         notes.append(
             f"At the edge of the grid, and worse than always predicting {_CONSTANT[lower(choices[0].metric)]} of "
             f"training: {settings}. "
-            "Such an algorithm needs its own values: --grid NAME:algorithm.lr=value,value."
+            f"Such an algorithm needs its own values: {option('grid')} NAME:algorithm.lr=value,value."
         )
     return notes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.core.types import Record
-from fedweave.errors import UserError
+from fedweave.errors import UserError, option
 from fedweave.experiment.runs.files import plain_errors, write
 from fedweave.reports.colors import COLORS, DASHES
 from fedweave.sweeps.charts import CURVES, Chart, charts_over_bytes, charts_over_keys, charts_over_rounds
@@ -43,7 +43,9 @@ def check() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise UserError("--figures needs matplotlib: pip install 'fedweave[figures]'.") from error
+        raise UserError(
+            f"{option('figures', None, 'save_figures')} needs matplotlib: pip install 'fedweave[figures]'."
+        ) from error
 
 
 def save_figures(choices: Sequence[ChosenSetting], folder: Path) -> list[Path]:

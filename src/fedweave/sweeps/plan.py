@@ -16,7 +16,7 @@ from fedweave import datasets
 from fedweave.core import plugins
 from fedweave.core.text import counted
 from fedweave.datasets.contents import changes, digests
-from fedweave.errors import ConfigError, FedweaveError, UserError
+from fedweave.errors import ConfigError, FedweaveError, UserError, option
 from fedweave.experiment.config import (
     Config,
     Document,
@@ -58,7 +58,7 @@ def plan_runs(
     whole_grid = grid_of_options(config, settings, grid)
     for key, values in whole_grid.items():
         if range_of(values):
-            raise ConfigError(f"--grid {key}: a range needs --search N. Or list some values.")
+            raise ConfigError(f"{of_grid(key)}: a range needs {option('search')}. Or list some values.")
     base_documents, notes = algorithm_documents(config, algorithms, settings)
     check_scopes(whole_grid, base_documents)
     documents = list[Document]()
@@ -82,7 +82,9 @@ def grid_of_options(config: Path, settings: Sequence[str], grid: Sequence[str]) 
     """
     for text in (*settings, *grid):
         if split_scope(_key_of(text))[1] == "seed":
-            raise ConfigError(f"{text}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
+            raise ConfigError(
+                f"{text}: give the seeds of a sweep as {option('seeds')}, such as {option('seeds', '5,6')}."
+            )
     result = {f"algorithm.{key}": list(map(inline, values)) for key, values in pop_tune(load(config)).items()}
     for text in grid:
         key, values = _key_and_values(text)
@@ -95,8 +97,13 @@ def _key_and_values(text: str) -> tuple[str, list[str]]:
     key, equals, values = text.partition("=")
     parts = [value.strip() for value in re.split(r",(?![^\[{]*[\]}])", values)]  # not at commas in lists
     if not equals or not key.strip() or not all(parts):
-        raise ConfigError(f"--grid {text}: write section.key=value,value, for example --grid algorithm.lr=.01,.003")
+        raise ConfigError(f"{option('grid', text)}: write section.key=value,value, for example algorithm.lr=.01,.003")
     return key.strip(), parts
+
+
+def of_grid(key: str) -> str:
+    """A key of the grid as the caller gives it."""
+    return option("grid", key, f"grid[{key!r}]")
 
 
 def _key_of(text: str) -> str:
@@ -114,7 +121,7 @@ def algorithm_grid(grid: Mapping[str, Sequence[str]], algorithm: str) -> dict[st
     result = {key: values for key, values in grid.items() if not split_scope(key)[0]}
     for key, values in grid.items():
         name, setting = split_scope(key)
-        if name and lookup("--grid", "algorithm", name)[0] == algorithm:
+        if name and lookup(option("grid"), "algorithm", name)[0] == algorithm:
             result[setting] = values
     return result
 
@@ -129,13 +136,13 @@ def check_scopes(grid: Mapping[str, Sequence[str]], documents: Sequence[Document
         name, setting = split_scope(key)
         if not name:
             continue
-        algorithm = lookup(f"--grid {key}", "algorithm", name)[0]
+        algorithm = lookup(of_grid(key), "algorithm", name)[0]
         names = [_algorithm(document)[0] for document in documents]
         if algorithm not in names:
             swept = ", ".join(dict.fromkeys(names))
-            raise ConfigError(f"--grid {key}: {name} is not among the algorithms of this sweep: {swept}.")
+            raise ConfigError(f"{of_grid(key)}: {name} is not among the algorithms of this sweep: {swept}.")
         if not takes(documents[names.index(algorithm)], setting):
-            raise ConfigError(f"--grid {key}: {name} has no such setting.")
+            raise ConfigError(f"{of_grid(key)}: {name} has no such setting.")
 
 
 def range_of(values: Sequence[str]) -> tuple[float, float, bool] | None:
@@ -166,15 +173,18 @@ def algorithm_documents(config: Path, algorithms: str, settings: Sequence[str]) 
     documents = []
     notes: list[str] = []
     for name in names:
-        document, exchanged = with_algorithm(base, name, "--algorithms") if algorithms else (base, Exchanged())
+        document, exchanged = with_algorithm(base, name, option("algorithms")) if algorithms else (base, Exchanged())
         document = deepcopy(document)
-        lacking = [text for text in settings if not takes(document, _key_of(text), "--set")]
+        lacking = []
+        for text in settings:
+            if not takes(document, _key_of(text), option("set", _key_of(text), f"settings, {_key_of(text)}")):
+                lacking.append(text)
         for text in settings:
             if text not in lacking:
                 override(document, text)
         documents.append(document)
         if lacking:
-            notes.append(f"{name} does not take {', '.join(f'--set {text}' for text in lacking)}.")
+            notes.append(f"{name} does not take {', '.join(lacking)} of {option('set', None, 'settings')}.")
         notes += [f"{note}." for note in exchanged.notes(name, _resolve(document, settings).algorithm.values)]
     return documents, notes
 
@@ -183,7 +193,7 @@ def _resolve(document: Document, settings: Sequence[str]) -> Config:
     """The experiment of a document with these settings.
 
     Raises:
-        ConfigError: one is not valid; where its value is a list with commas, names --grid, which tries each.
+        ConfigError: one is not valid; where its value is a list with commas, names the grid, which tries each.
     """
     try:
         return resolve(document)
@@ -191,7 +201,8 @@ def _resolve(document: Document, settings: Sequence[str]) -> Config:
         for text in settings:
             key, _, value = text.partition("=")
             if error.code == "config.value" and "," in value and str(error).startswith(key):
-                raise ConfigError(f"{error} To try each value: --grid {text}.", code=error.code) from error
+                grid = option("grid", text, f"grid[{key.strip()!r}]")
+                raise ConfigError(f"{error} To try each value: {grid}.", code=error.code) from error
         raise
 
 
@@ -200,11 +211,11 @@ def _algorithm(document: Document) -> tuple[str, type]:
     return lookup("algorithm.name", "algorithm", document.get("algorithm", {}).get("name", DEFAULT_NAMES["algorithm"]))
 
 
-def takes(document: Document, key: str, option: str = "--grid") -> bool:
+def takes(document: Document, key: str, where: str = "") -> bool:
     """Whether the document's algorithm has the key; every algorithm has a key outside [algorithm].
 
     Raises:
-        ConfigError: no algorithm has the key; names the command-line `option` that it is from.
+        ConfigError: no algorithm has the key; names `where` it is from, by default the grid.
     """
     section, _, name = key.partition(".")
     if section != "algorithm" or "." in name:
@@ -214,7 +225,7 @@ def takes(document: Document, key: str, option: str = "--grid") -> bool:
         return True
     if not any(name in parameters("algorithm", other) for other in registry("algorithm").values()):
         raise ConfigError(
-            f"{option} {key}: no algorithm has the setting {name!r}. Choose one of "
+            f"{where or of_grid(key)}: no algorithm has the setting {name!r}. Choose one of "
             f"`fedweave list algorithms {algorithm}`."
         )
     return False
@@ -245,7 +256,7 @@ def parse_seeds(text: str) -> list[int]:
         match = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first or last - first >= MAX_RUNS:
-            raise ConfigError(f"--seeds {text}: write seeds such as 0-4 or 0,3,7.")
+            raise ConfigError(f"{option('seeds', text)}: write seeds such as 0-4 or 0,3,7.")
         numbers += range(first, last + 1)
     return list(dict.fromkeys(numbers))
 
@@ -298,7 +309,7 @@ def check_over(over: Sequence[str], keys: Sequence[str]) -> None:
     """
     for key in over:
         if key not in keys:
-            raise ConfigError(f"--over {key}: the grid has no such key; it has {', '.join(keys) or 'none'}.")
+            raise ConfigError(f"{option('over', key)}: the grid has no such key; it has {', '.join(keys) or 'none'}.")
 
 
 def up_to_date(runs: Sequence[PlannedRun], overwrite: bool) -> list[PlannedRun]:
@@ -319,8 +330,8 @@ def up_to_date(runs: Sequence[PlannedRun], overwrite: bool) -> list[PlannedRun]:
         finished = sum(run.finished() for run in runs if run.name not in outdated)
         raise UserError(
             f"{what} of {counted(len(outdated), 'run')} has changed since, such as of {next(iter(outdated))}. "
-            f"--overwrite repeats these and keeps the others, {finished} of them done. Or sweep into another directory "
-            "with --out."
+            f"{option('overwrite', True)} repeats these and keeps the others, {finished} of them done. Or sweep into "
+            f"another directory as {option('out')}."
         )
     return [replace(run, outdated=run.name in outdated) for run in runs]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedweave.core.settings import nearest
-from fedweave.errors import ConfigError, UserError
+from fedweave.errors import ConfigError, UserError, option
 from fedweave.experiment.config import Document
 from fedweave.experiment.runs.reading import common_selection_metric, group_runs, read_runs, spread
 from fedweave.metrics.selection import BEST, rank
@@ -22,6 +22,7 @@ from fedweave.sweeps.plan import (
     grid_of_options,
     is_whole,
     keys_of,
+    of_grid,
     parse_seeds,
     range_of,
     split_scope,
@@ -111,11 +112,11 @@ def check_sampler(sampler: str) -> None:
     """
     if sampler not in SAMPLERS:
         raise ConfigError(
-            f"--sampler {sampler}: there is no such sampler.{nearest(sampler, SAMPLERS)} Choose one of "
+            f"{option('sampler', sampler)}: there is no such sampler.{nearest(sampler, SAMPLERS)} Choose one of "
             f"{', '.join(SAMPLERS)}.",
             code="config.unknown-name",
         )
-    check_optuna("--search")
+    check_optuna(option("search"))
 
 
 def check_optuna(what: str) -> None:
@@ -155,10 +156,12 @@ def run_search(
     condition_grid = {key: values for key, values in whole_grid.items() if split_scope(key)[1] in condition_keys}
     search_grid = {key: values for key, values in whole_grid.items() if key not in condition_grid}
     if not search_grid:
-        raise ConfigError("--search: give keys to search, such as --grid algorithm.lr=1e-3..1e-1,log, or values.")
+        raise ConfigError(
+            f"{option('search')}: give {option('grid')} keys to search, such as algorithm.lr=1e-3..1e-1,log, or values."
+        )
     for key, values in condition_grid.items():
         if range_of(values):
-            raise ConfigError(f"--grid {key}: algorithms are compared over this key. Give values, not a range.")
+            raise ConfigError(f"{of_grid(key)}: algorithms are compared over this key. Give values, not a range.")
     documents, notes = algorithm_documents(config, algorithms, settings)
     check_scopes(whole_grid, documents)
     seed_numbers = parse_seeds(seeds)

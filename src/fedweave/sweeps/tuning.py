@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fedweave.core import random
 from fedweave.core.types import Values
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import FedweaveError, UserError, option
 from fedweave.experiment.config import Config, Document, config_hash, resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.files import plain_errors
@@ -228,7 +228,7 @@ def _open_study(space: Space, config: Config, folder: Path, seeds: Sequence[int]
     elif study.user_attrs.get("about") != json.loads(json.dumps(about)):
         raise UserError(
             f"{folder} has the trials of another experiment, of other seeds, or of another version. Continue with the "
-            "same ones, choose another folder with --out, or begin again with --overwrite.",
+            f"same ones, choose another folder as {option('out')}, or begin again with {option('overwrite', True)}.",
             code="tune.other",
         )
     return study

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from fedweave.core.plugins import check_trusted
 from fedweave.core.types import Values
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, option
 from fedweave.experiment.config.choices import accepts, check_values, split_parts
 from fedweave.experiment.config.experiment import FOR_SWEEPS, TUNE, Config, choose_plugin, resolve
 from fedweave.experiment.config.plugins import PARTS, REGISTRIES, field_parameters, lookup, parameters
@@ -48,7 +48,8 @@ class Exchanged:
         if self.replaced:
             changes = ", ".join(f"{key} = {values[key]} (not {old})" for key, old in self.replaced.items())
             sentences.append(
-                f"{name} has a learning rate and an optimizer of its own: {changes}; --set algorithm.… changes it"
+                f"{name} has a learning rate and an optimizer of its own: {changes}; "
+                f"{option('set', None, 'settings')} algorithm.… changes it"
             )
         if sentences:
             texts = []
@@ -126,17 +127,17 @@ def _replacement_hints(faults: Sequence[str], overrides: Sequence[str], document
     return hints
 
 
-def with_algorithm(document: Document, name: str, option: str = "--algorithm") -> tuple[Document, Exchanged]:
+def with_algorithm(document: Document, name: str, where: str = "--algorithm") -> tuple[Document, Exchanged]:
     """The document with another algorithm: NAME's defaults, and the keys that NAME also has, with values that it can
-    have. A learning rate and its optimizer stay only where both algorithms have the same defaults. option: the
-    command-line option that the name comes from.
+    have. A learning rate and its optimizer stay only where both algorithms have the same defaults. where: the option
+    that the name comes from.
 
     Raises:
         ConfigError: there is no such algorithm, or the section to be replaced is itself not valid.
     """
     table = section(document, "algorithm")
     old_fields = parameters("algorithm", choose_plugin("algorithm", table).kind)
-    name, kind = lookup(option, "algorithm", name)
+    name, kind = lookup(where, "algorithm", name)
     fields = parameters("algorithm", kind)
     different_paces = set[str]()
     for pace in _PACES:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from fedweave.core.settings import nearest as nearest
 from fedweave.core.settings import nearest_few
 from fedweave.core.types import Record
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, option
 
 
 def check_name(path: str, name: object, valid: Iterable[str]) -> None:
@@ -138,16 +138,19 @@ def override(document: Document, text: str) -> None:
     *above, last = [part.strip() for part in key.split(".")]
     if not equals or not all([*above, last]):
         raise ConfigError(
-            f"--set {text}: write section.key=value, for example --set algorithm.lr=0.1", code="config.flag"
+            f"{option('set', text, f'settings, {text}')}: write section.key=value, for example algorithm.lr=0.1",
+            code="config.flag",
         )
     node = document
     for depth, part in enumerate(above):
         node = node.setdefault(part, {})
         if not isinstance(node, dict):
             here = ".".join(above[: depth + 1])
-            remedy = f"write the whole of it, for example --set '{here}={{name = \"...\", {last} = {raw}}}'"
+            where, whole = option("set", text, f"settings, {text}"), f'{here}={{name = "...", {last} = {raw}}}'
             raise ConfigError(
-                f"--set {text}: {here} is {node!r}, which has no keys of its own; {remedy}", code="config.flag"
+                f"{where}: {here} is {node!r}, which has no keys of its own; write the whole of it, for example "
+                f"'{whole}'",
+                code="config.flag",
             )
     node[last] = _value(raw)
 

@@ -9,7 +9,7 @@ from typing import Literal
 from fedweave.core.stacked import check_states, stack_states, write_tree
 from fedweave.core.tree import Tree, decode, has_its_digest, leaves, map_leaves, nest
 from fedweave.core.types import Record
-from fedweave.errors import ReplyRefused, UserError
+from fedweave.errors import ReplyRefused, UserError, option
 from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY, damage_error, read, read_summary, write
 from fedweave.metrics.selection import BEST
 
@@ -67,7 +67,9 @@ class Checkpoint:
             why = "no round was evaluated on validation examples"
             if number is not None:
                 why = "the run keeps no models of that round"
-            raise UserError(f"--round best: {why}. Take the last round's models (--round last).")
+            raise UserError(
+                f"{option('round', 'best')}: {why}. Take the last round's models ({option('round', 'last')})."
+            )
         return replace(self, state=self.best.get("state", {}), fed=self.best.get("fed", {}))
 
     def save(self, path: Path) -> None:

@@ -132,9 +132,7 @@ def write_page(path: Path, page: str | bytes) -> None:
         if path.is_file() and path.stat().st_size:
             with open(path, "rb") as file:
                 if not file.read(len(start)).lower().startswith(start):
-                    raise UserError(
-                        f"{path} exists and is no {kind}; name another file with --out.", code="user.no-page"
-                    )
+                    raise UserError(f"{path} exists and is no {kind}; name another file.", code="user.no-page")
     write(path, lambda file: file.write(page.encode() if isinstance(page, str) else page))
 
 
@@ -224,9 +222,7 @@ def read_table(directory: Path, name: str) -> pa.Table:
     """
     path = directory / name
     if not path.exists():
-        raise UserError(
-            f"there is no {path}; give the directory of a run (the --out of `fedweave run`).", code="user.no-file"
-        )
+        raise UserError(f"there is no {path}; give the folder of a run.", code="user.no-file")
     return pa.concat_tables([table for _, table in read_chunks(path)]).unify_dictionaries()
 
 
@@ -366,7 +362,7 @@ def lock(directory: Path) -> Iterator[None]:
         except BlockingIOError as error:
             file.seek(0)
             raise UserError(
-                f"process {file.read() or '(unknown)'} is writing {directory}. Wait for it, or choose another --out.",
+                f"process {file.read() or '(unknown)'} is writing {directory}. Wait for it, or choose another folder.",
                 code="user.locked",
             ) from error
         file.truncate(0)
@@ -389,7 +385,7 @@ def plain_errors(
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             reason = f"the disk is full ({error.strerror})"
-            raise DiskFull(f"{path} cannot be written, {reason}. Free some space and use --resume.") from error
+            raise DiskFull(f"{path} cannot be written, {reason}. Free some space, and resume the run.") from error
         raise UserError(
             f"{path} cannot be used: {error.strerror or error}. {remedy}.", code="user.unusable-file"
         ) from error
@@ -403,5 +399,5 @@ def _check_regular(path: Path) -> None:
 
 def damage_error(path: Path | str, reason: str) -> FedweaveError:
     """The error for a file of a run that cannot be read."""
-    remedy = "Restore it from a copy, or run again from the start in another directory (--out)"
+    remedy = "Restore it from a copy, or run again from the start in another directory"
     return FedweaveError(f"{path} is damaged: {reason}. {remedy}.", code="file.damaged")

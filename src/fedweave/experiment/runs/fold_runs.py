@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.errors import UserError
+from fedweave.errors import UserError, option
 from fedweave.experiment.config import Config
 from fedweave.experiment.requirements import check
 from fedweave.experiment.runs.files import FOLDS
@@ -69,10 +69,12 @@ def out_of_fold(
         UserError: see `example_predictions`; no labels can be withheld in such an experiment.
     """
     if count < 2:
-        raise UserError(f"--folds {count}: one fold is all training examples. Give 2 or more.", code="user.folds")
+        raise UserError(
+            f"{option('folds', count)}: one fold is all training examples. Give 2 or more.", code="user.folds"
+        )
     if run.config.fold is not None:
         raise UserError(
-            "--folds: the run is one of a fold's own, without some labels ([fold]). Take the run itself.",
+            f"{option('folds')}: the run is one of a fold's own, without some labels ([fold]). Take the run itself.",
             code="user.folds",
         )
     experiments = [fold_config(run.config, number, count) for number in range(1, count + 1)]
@@ -92,7 +94,8 @@ def out_of_fold(
             other, rows = by_client.get(one.client), torch.from_numpy(np.flatnonzero(folds[at] == number))
             if other is None:
                 raise UserError(
-                    f"--folds: {one.client} never trained in {folder}. Take --model personal.", code="user.folds"
+                    f"{option('folds')}: {one.client} never trained in {folder}. Take {option('model', 'personal')}.",
+                    code="user.folds",
                 )
             results[at].probability[rows] = other.probability[rows]
             result_vectors = vectors[at]

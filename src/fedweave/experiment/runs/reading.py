@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from fedweave.core import plugins
 from fedweave.core.text import counted
 from fedweave.core.types import EVALUATION, Record
-from fedweave.errors import UserError
+from fedweave.errors import UserError, option
 from fedweave.experiment.config import Document, differences, flat, load_saved
 from fedweave.experiment.config.choices import model_names
 from fedweave.experiment.rounds import SERVER
@@ -211,17 +211,19 @@ def read_run(directory: Path) -> Run:
         FedweaveError: a file is damaged.
     """
     if not directory.is_dir():
-        raise UserError(f"there is no directory {directory}. Give one that `fedweave run … --out DIR` wrote.")
+        raise UserError(f"there is no directory {directory}. Give the folder of a run.")
     missing = [name for name in (CONFIG, METRICS, LEDGER) if not (directory / name).is_file()]
     if missing:
         state = f"has no {' and no '.join(missing)} yet: no round of this run is saved"
         if CONFIG in missing:
             state = f"is not the directory of a run: it has no {', no '.join(missing)}"
-        raise UserError(f"{directory} {state}. Give the directory that `fedweave run … --out DIR` wrote.")
+        raise UserError(f"{directory} {state}. Give the folder of a run.")
     config = load_saved(directory / CONFIG)
     metrics, ledger = read_table(directory, METRICS), read_table(directory, LEDGER)
     if not len(_evaluations(metrics)):
-        raise UserError(f"{directory} has no evaluated round in {METRICS} yet. Continue it with --resume.")
+        raise UserError(
+            f"{directory} has no evaluated round in {METRICS} yet. Continue it with {option('resume', True)}."
+        )
     finished = (directory / SUMMARY).is_file()
     done = max(pc.max(metrics["round"]).as_py(), pc.max(ledger["round"]).as_py() or 0)
     if finished:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedweave.core.text import counted
 from fedweave.core.types import Record
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import FedweaveError, UserError, option
 from fedweave.experiment.config import Config, differences, load, resolve
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
@@ -84,11 +84,11 @@ def examine(config: Config, directory: Path, resume: bool) -> Record | None:
         return None
     if not (directory / CONFIG).exists():
         what = "is a file" if directory.is_file() else f"is not the directory of a run: it has no {CONFIG}, but files"
-        raise UserError(f"{directory} {what}. Choose another directory with --out.", code="user.no-run")
+        raise UserError(f"{directory} {what}. Choose another directory as {option('out')}.", code="user.no-run")
     if not resume:
         raise UserError(
-            f"{directory} is not empty. Continue its run with --resume, replace it with --overwrite, or choose another "
-            "directory with --out.",
+            f"{directory} is not empty. Continue its run with {option('resume', True)}, replace it with "
+            f"{option('overwrite', True)}, or choose another directory as {option('out')}.",
             code="user.not-empty",
         )
     saved = load(directory / CONFIG)
@@ -98,7 +98,8 @@ def examine(config: Config, directory: Path, resume: bool) -> Record | None:
     if changed:
         raise UserError(
             f"{directory} holds another run, which differs in {', '.join(changed)} (see its {CONFIG}). Resume it with "
-            "the same settings (rounds, eval_every and [engine] may change, not the dtype), or choose another --out."
+            "the same settings (rounds, eval_every and [engine] may change, not the dtype), or choose another "
+            f"directory as {option('out')}."
         )
     if not (directory / SUMMARY).exists():
         return None
@@ -112,8 +113,8 @@ def check_replaceable(directory: Path) -> None:
     """Raise UserError unless `directory` is a run's, or has nothing in it."""
     if is_used(directory) and not (directory / CONFIG).exists():
         raise UserError(
-            f"{directory} is not the directory of a run: it has no {CONFIG}. --overwrite replaces only runs; choose "
-            "another directory with --out.",
+            f"{directory} is not the directory of a run: it has no {CONFIG}. {option('overwrite', True)} replaces "
+            f"only runs; choose another directory as {option('out')}.",
             code="user.not-replaceable",
         )
 
@@ -127,7 +128,7 @@ def check_rounds(done: int, config: Config, directory: Path) -> None:
     if done > config.general.rounds:
         raise UserError(
             f"{directory} has done {counted(done, 'round')} already, more than the {config.general.rounds} asked for. "
-            "Ask for at least that many, or start again in another directory with --out.",
+            f"Ask for at least that many, or start again in another directory as {option('out')}.",
             code="user.rounds-done",
         )
 

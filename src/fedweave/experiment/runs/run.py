@@ -25,7 +25,7 @@ from fedweave.core import plugins
 from fedweave.core.graph import TEST
 from fedweave.core.types import CLASS, Record
 from fedweave.datasets.contents import check_same
-from fedweave.errors import FedweaveError, UserError, WorkerLost, listed
+from fedweave.errors import FedweaveError, UserError, WorkerLost, listed, option
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, to_toml
 from fedweave.experiment.requirements import check_training_examples
@@ -312,7 +312,9 @@ def _prepare(
     if (directory / CHECKPOINT).exists():
         start = Checkpoint.load(directory / CHECKPOINT)
         check_rounds(start.round, config, directory)
-        check_same(start.source, source, directory, "Bring that back, or start again with --overwrite.")
+        check_same(
+            start.source, source, directory, f"Bring that back, or start again with {option('overwrite', True)}."
+        )
         stopped = config.evaluation.stopping.stops(start.round, start.summary)
         again: Sequence[str] = LAST_ONLY  # metrics that are measured again
         if start.round == config.general.rounds or stopped:

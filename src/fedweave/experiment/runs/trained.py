@@ -17,7 +17,7 @@ from fedweave.core.tree import Tree, leaves, not_finite, to
 from fedweave.core.types import Record, Values
 from fedweave.datasets.contents import check_same
 from fedweave.engines.devices import CPU, usable
-from fedweave.errors import UserError, listed
+from fedweave.errors import UserError, listed, option
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, read_saved
 from fedweave.experiment.loading import client_partition
@@ -48,7 +48,7 @@ def check_unchanged(directory: Path, config: Config, built: Built, checkpoint: C
         UserError: names what has changed.
     """
     now = built.digests | plugins.digests(config.plain())
-    check_same(checkpoint.source, now, directory, "Bring it back; new data are for `predict --data`.")
+    check_same(checkpoint.source, now, directory, f"Bring it back; new data is given as {option('data')}.")
     if not (directory / PARTITION).exists():  # a copy of the folder may lack it
         return
     saved_table, table = read_table(directory, PARTITION), pa.table(partition_columns(built))
@@ -91,7 +91,7 @@ def check_finite(w: Tree) -> Tree:
     if path:
         raise UserError(
             f"the model's weights {path} are not finite: its training diverged, or the checkpoint was changed. Train "
-            "again with a smaller algorithm.lr, or take the models of another round (--round best).",
+            f"again with a smaller algorithm.lr, or take the models of another round ({option('round', 'best')}).",
             code="user.not-finite",
         )
     return w
@@ -152,9 +152,9 @@ class Trained:
         result = {client: check_fits(w, self.net_of(client), self.directory) for client, w in weights.items()}
         if not result:
             if which == "trained" and self.when == "best":
-                why = "a run keeps trained models of its last round only. Leave --round out."
+                why = f"a run keeps trained models of its last round only. Leave {option('round')} out."
             else:
-                why = "take --model personal."
+                why = f"take {option('model', 'personal')}."
             raise UserError(f"no client has a {which} model of round {fed.round}; {why}", code="user.no-model")
         return result
 
@@ -167,13 +167,13 @@ class Trained:
         clients = self.built.fed.clients
         if client not in clients:
             raise UserError(
-                f"--client {client}: the run has no such client; it has {counted(len(clients), 'client')}: "
+                f"{option('client', client)}: the run has no such client; it has {counted(len(clients), 'client')}: "
                 f"{listed(clients)}.",
                 code="user.no-client",
             )
         weights = self.models(which)
         if client not in weights:
-            raise UserError(f"--client {client}: it never trained; take --model personal.")
+            raise UserError(f"{option('client', client)}: it never trained; take {option('model', 'personal')}.")
         return weights[client]
 
 
@@ -191,13 +191,15 @@ def finished_config(directory: Path) -> Config:
     """
     if not (directory / CONFIG).is_file():
         raise UserError(
-            f"{directory} is not the directory of a run. Give one that `fedweave run … --out DIR` wrote.",
+            f"{directory} is not the directory of a run. Give the folder of one.",
             code="user.no-run",
         )
     if not (directory / SUMMARY).exists():
         between_sites = read_saved(directory / CONFIG).between_sites
-        command = "fedweave sites run --resume" if between_sites else "fedweave run --resume"
-        message = f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `{command}`."
+        how = f"`fedweave run`, with {option('resume', True)}"
+        if between_sites:
+            how = "`fedweave sites run --resume`"
+        message = f"{directory} holds no finished run: it has no {SUMMARY}. Finish it by {how}."
         raise UserError(message, code="user.unfinished")
     return read_saved(directory / CONFIG)
 

@@ -100,7 +100,7 @@ class Earlier:
 
 def _finished_checkpoint(directory: Path) -> Checkpoint:
     if not (directory / SUMMARY).is_file():
-        _refuse("run", f"{directory} holds no finished run", "Give the --out of one, and finish it first.")
+        _refuse("run", f"{directory} holds no finished run", "Give the folder of one, and finish it first.")
     return Checkpoint.of_run(directory).at(saved_round(directory, "chosen"))
 
 

@@ -13,14 +13,14 @@ from scipy.sparse import csr_matrix
 from fedweave.apply.link_predictions import read_pairs
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.federation import step_info, step_name
-from fedweave.core.graph import SPLITS, Graph
+from fedweave.core.graph import SPLITS, VAL, Graph
 from fedweave.core.mechanism import LDP, Gaussian, SecureSum
 from fedweave.core.text import counted
 from fedweave.core.types import CLASS
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.molecules import repeats
 from fedweave.datasets.name_matching import first_not_nfc
-from fedweave.datasets.notes import feature_notes, name_notes, time_notes
+from fedweave.datasets.notes import feature_notes, name_notes, time_notes, validation_notes
 from fedweave.engines.devices import choose_device
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.graphs import graph_of
@@ -184,6 +184,8 @@ def _check_split_sizes(folder: Path, dataset: Dataset, rules: Rules, findings: F
             findings.faults.append((name, f"{folder / SITE_FILE}: {why}, {ends}"))
         if count == 0:
             findings.notes.append((name, f"no {split} {dataset.example}s"))
+    few = validation_notes(dataset, {name: np.flatnonzero(public[VAL])})
+    findings.notes.extend((name, note) for note in few.values())
     if dataset.target != CLASS:
         return
     trained = np.unique(dataset.y[np.asarray(dataset.public)[0] & (dataset.y >= 0)])
