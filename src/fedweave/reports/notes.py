@@ -381,7 +381,7 @@ def _worse_than_shelf(metrics: Metrics, training: RunFacts) -> dict[str, str]:
             side = "above" if lower(metric) else "below"
             clauses.append(f"{side} {short(value)}, which {words}")
     if joint is not None and clauses:
-        text = f"the {title_of(metric)} of the global model, {short(joint)} as {MEMBER_MEAN}, is"
+        text = f"the joint {title_of(metric)}, {short(joint)} as {MEMBER_MEAN}, is"
         sentences.append(f"{text} {' and '.join(clauses)}")
     references = dict[str, float]()
     for key, score in metrics.items():
