@@ -3,8 +3,8 @@
 Six kinds of runs of FedAvg (FedE for triples): Cora; a graph of the size of ogbn-arxiv, 169,343 nodes with 128 features
 and 1,157,799 edges; 1,160,000 links of 20 members; 310,116 triples of 14,541 entities; molecules (Delaney); links of
 Amazon Photo. One process, one thread. A run's rounds take r without an evaluation (median). The share is what the
-rounds take beyond r each: of the rounds between the fifth and the last, and of all, with the first and the last, which
-rank all links.
+rounds take beyond r each: of the rounds between the fifth and the last, and of all, with the first and with the last,
+after which all links of the chosen round are ranked.
 
     python -m benchmarks.evaluation_share [--kinds cora arxiv links triples molecules photo] [--rounds 20]
 

@@ -1,5 +1,5 @@
-"""Evaluations between the first and the last may rank a sample of the links: always the same, and each by the numbers
-that it has among all."""
+"""Evaluations may rank a sample of the links: always the same, and each by the numbers that it has among all. All links
+of the round that is the result are ranked."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from fedweave.experiment.rounds import RoundResult, train
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.files import METRICS, read_table
 from fedweave.metrics import link_ranks
-from fedweave.metrics.selection import OF_RANKS, Judging, Ranks
+from fedweave.metrics.selection import OF_RANKS, RANKS_SAMPLED, Judging, Ranks, last_round_words
 from fedweave.metrics.stopping import Stopping
 from fedweave.models.gcn import GCN
 from fedweave.models.links import OnPairs
@@ -155,31 +155,85 @@ def rows(step: RoundResult) -> dict[tuple[str, str, str], float]:
     return {(row["client"], row["split"], row["metric"]): row["value"] for row in table}
 
 
+def without_ranks(numbers: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in numbers.items() if not name.endswith((*OF_RANKS, RANKS_SAMPLED))}
+
+
 def of_ranks(numbers: dict[tuple[str, str, str], float]) -> dict[tuple[str, str, str], float]:
     return {name: value for name, value in numbers.items() if name[2].endswith(OF_RANKS)}
 
 
+def is_sampled_in(numbers: dict[tuple[str, str, str], float]) -> float | None:
+    return numbers.pop(("global", "test", RANKS_SAMPLED), None)
+
+
 @pytest.mark.usefixtures("few")
-def test_the_first_the_last_and_the_chosen_round_rank_all_links() -> None:
+def test_only_the_chosen_round_ranks_all_links() -> None:
     fed, some = train_links("needed")
     _, whole = train_links("all")
     assert fed.samples_ranks
     chosen = int(some[-1].summary["best_val/round"])
-    for number, (one, other) in enumerate(zip(some, whole, strict=True), 1):
+    for one, other in zip(some, whole, strict=True):
         mine, theirs = rows(one), rows(other)
+        assert (is_sampled_in(mine), one.summary[RANKS_SAMPLED]) == (1.0, 1.0)
+        assert is_sampled_in(theirs) is None
+        assert RANKS_SAMPLED not in other.summary
         assert mine.keys() == theirs.keys()
         assert {name: mine[name] for name in mine.keys() - of_ranks(mine).keys()} == {
             name: theirs[name] for name in theirs.keys() - of_ranks(theirs).keys()
         }
-        assert (of_ranks(mine) == of_ranks(theirs)) == (number in {1, ROUNDS})
+        assert of_ranks(mine) != of_ranks(theirs)
     of_chosen = rows(whole[chosen - 1])
     assert 1 < chosen < ROUNDS
     assert some[-1].summary["best_val/global/mrr"] == of_chosen["global", "test", "mrr"]
     assert some[-1].reranked is not None
     assert set(some[-1].reranked["round"].to_pylist()) == {chosen}
     again = rows(replace(some[-1], metrics=some[-1].reranked))
+    assert is_sampled_in(again) == 0
     assert of_ranks(of_chosen).items() <= again.items() <= of_chosen.items()
     assert all(step.reranked is None for step in some[:-1])
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_a_chosen_last_round_ranks_all_links(rounds: int) -> None:
+    _, some = train_links("needed", rounds=rounds)
+    _, whole = train_links("all", rounds=rounds)
+    assert some[-1].summary["best_val/round"] == rounds
+    assert some[-1].summary[RANKS_SAMPLED] == 0
+    assert some[-1].reranked is None
+    assert of_ranks(rows(some[-1])) == of_ranks(rows(whole[-1]))
+
+
+@pytest.mark.usefixtures("few")
+def test_without_validation_the_last_round_ranks_all_links() -> None:
+    data = as_links(random_data(80, 900, seed=2), Links(rank_negatives=10, ratios=(0.8, 0.0, 0.2)))
+    steps = {}
+    for ranks in ("needed", "all"):
+        algorithm = FedAvg(OnPairs(GCN(hidden=8)).build(5), local_steps=2, lr=0.02)
+        fed = federation(data, Random(clients=3).cut(data, 0), algorithm, dtype=torch.float64)
+        steps[ranks] = [*train(algorithm, fed, 2, judging=Judging("mrr", ranks=ranks))]  # type: ignore[arg-type]
+    some, whole = steps["needed"], steps["all"]
+    assert "best_val/round" not in some[-1].summary
+    assert [step.summary[RANKS_SAMPLED] for step in some] == [1, 0]
+    assert of_ranks(rows(some[0])) != of_ranks(rows(whole[0]))
+    assert of_ranks(rows(some[1])) == of_ranks(rows(whole[1]))
+
+
+@pytest.mark.usefixtures("few")
+def test_members_models_are_ranked_when_they_are_the_best_so_far() -> None:
+    """Members' own models of an earlier round are not there to be ranked at the end."""
+    summaries = {}
+    for ranks in ("needed", "all"):
+        data = as_links(random_data(80, 900, seed=2), Links(rank_negatives=10, ratios=(0.5, 0.2, 0.3)))
+        algorithm = ALGORITHMS["local"](OnPairs(GCN(hidden=8)).build(5), local_steps=2, lr=0.02)
+        fed = federation(data, Random(clients=3).cut(data, 0), algorithm, dtype=torch.float64)
+        *_, last = train(algorithm, fed, ROUNDS, judging=Judging("mrr", ranks=ranks))  # type: ignore[arg-type]
+        summaries[ranks] = last.summary
+    some, whole = summaries["needed"], summaries["all"]
+    assert some[RANKS_SAMPLED] == (some["best_val/round"] != ROUNDS)
+    if some["best_val/round"] == whole["best_val/round"]:
+        assert some["best_val/local/mrr"] == whole["best_val/local/mrr"]
 
 
 @pytest.mark.usefixtures("few")
@@ -264,10 +318,16 @@ def test_a_run_has_all_ranks_of_its_chosen_round(tmp_path: Path) -> None:
     for number in range(1, ROUNDS + 1):
         mine = {name[1:]: value for name, value in some["rows"].items() if name[0] == number}
         theirs = {name[1:]: value for name, value in whole["rows"].items() if name[0] == number}
-        assert (of_ranks(mine) == of_ranks(theirs)) == (number in {1, chosen, ROUNDS})
-    assert not any(name.endswith("of_sample") for name in some["summary"])
+        assert is_sampled_in(mine) == (number != chosen)
+        assert (of_ranks(mine) == of_ranks(theirs)) == (number == chosen)
     for stop in (chosen - 1, chosen, ROUNDS - 1):
         assert run_links(tmp_path / str(stop), "needed", stop) == some
+
+
+def test_the_last_round_is_named_by_what_its_metric_is_of() -> None:
+    sampled, whole = {"judged/mrr": -1.0, RANKS_SAMPLED: 1.0}, {"judged/mrr": -1.0, RANKS_SAMPLED: 0.0}
+    assert last_round_words(sampled, 6) != last_round_words(whole, 6) == last_round_words({"judged/mrr": -1.0}, 6)
+    assert last_round_words({"judged/auc": 1.0, RANKS_SAMPLED: 1.0}, 6) == last_round_words(whole, 6)
 
 
 @pytest.mark.usefixtures("few")
@@ -276,7 +336,10 @@ def test_another_metric_of_order_is_of_all_examples() -> None:
     _, whole = train_links("all", metric="auc")
     for one, other in zip(some, whole, strict=True):
         assert rows(one)["global", "val", "auc"] == rows(other)["global", "val", "auc"]
-    assert some[-1].summary == whole[-1].summary
+    chosen, last = some[-1].summary["best_val/round"], some[-1].summary
+    assert chosen != ROUNDS
+    assert without_ranks(last) == without_ranks(whole[-1].summary)
+    assert last["best_val/global/mrr"] == whole[-1].summary["best_val/global/mrr"]
 
 
 @pytest.mark.usefixtures("few")

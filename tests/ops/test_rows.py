@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedweave.ops import rows
 from fedweave.ops.recording import Recordings, record_or_play
-from fedweave.ops.rows import gather_rows, weighted_gather
+from fedweave.ops.rows import gather_rows, row_products, weighted_gather
 
 CLIENTS, NODES, PICKED, WIDTH, MEMBERS = 3, 5, 8, 4, 6
 
@@ -74,6 +75,36 @@ def test_rows_of_all_clients_have_the_bits_of_each_alone(dims: tuple[Any, ...], 
     )
     if dims == (0, 0):
         torch.testing.assert_close(batched(slope, dims, h, index), plain)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+@pytest.mark.parametrize("dims", some_batched(3))
+def test_products_of_rows_are_those_of_plain_indexing(
+    dims: tuple[Any, ...], at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "PAIRS_IN_CACHE", at_once)
+    h, first, _, _ = inputs()
+    second = first.flip(1)
+
+    def plain(h: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return (h[first] * h[second]).sum(1)
+
+    together = batched(row_products, dims, h, first, second)
+    assert torch.equal(together, one_by_one(plain, dims, h, first, second))
+    assert row_products(h[0], first[0, :0], second[0, :0]).shape == (0,)
+
+    def slope(products: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda h, *ends: torch.func.grad(lambda h: products(h, *ends).sin().sum())(h)
+
+    grads = batched(slope(row_products), dims, h, first, second)
+    torch.testing.assert_close(grads, one_by_one(slope(plain), dims, h, first, second))
+
+
+def test_gradients_of_products_once_and_twice() -> None:
+    h, index, _, _ = inputs()
+    free, ends = h[0].requires_grad_(), (index[0], index[0].flip(0))
+    assert torch.autograd.gradcheck(lambda h: row_products(h, *ends), (free,))
+    assert torch.autograd.gradgradcheck(lambda h: row_products(h, *ends), (free,))
 
 
 def test_gradient_from_outside_vmap() -> None:

@@ -78,6 +78,19 @@ def test_a_step_on_sampled_neighbors_is_a_part_of_a_pass() -> None:
     assert work_of(made)[0] == 2 * 2 * (rows + ROWS_PER_BATCH)
 
 
+def test_heads_sample_no_neighbors() -> None:
+    """The head of edges reads both ends of a transfer; the two layers of GINE sample messages of one way."""
+    parts = [{"name": "sampled_cross_entropy", "batch": 1, "fan_out": 2}]
+    made = built(
+        data={"name": "transfers", "preset": "small", "task": "edges"},
+        partition={"name": "edges", "by": "random", "clients": 3},
+        model={"name": "gine", "hidden": 4, "layers": 2},
+        algorithm={"name": "fedavg", "local_steps": 2, "parts": parts},
+    )
+    rows = 3 * 2 * (1 + 2) ** 2  # of three clients, around two ends
+    assert work_of(made)[0] == 2 * 2 * (rows + ROWS_PER_BATCH)
+
+
 def test_mini_batches_that_read_the_whole_graph_are_whole_passes() -> None:
     algorithm = {"name": "fedavg", "local_epochs": 2, "batch_size": 10, "optimizer_state": "fresh"}
     made = built(algorithm=algorithm)

@@ -99,12 +99,13 @@ def measure(
     has_candidates = SPLIT_PAIRS in graph.extra and not members
     examples = graph.in_splits if has_candidates else graph
     logits = models.infer(model, w, graph if sorts else examples)
-    ranked = link_ranks.rank_metrics(logits, graph, models.count_above(model, w, graph)) if sorts else {}
+    rows = graph.extra[SPLIT_PAIRS].clamp(min=0) if sorts and has_candidates else None
+    ranked = link_ranks.rank_metrics(logits, graph, models.count_above(model, w, graph), rows) if sorts else {}
     if not members:
-        if sorts and has_candidates:
-            logits = gather_rows(logits, graph.extra[SPLIT_PAIRS].clamp(min=0))
+        if rows is not None:
+            logits = gather_rows(logits, rows)
         pairs = pairs_of(logits, examples.y, examples.masks, graph.sensitive, whole, graph.scale, sorts)
-        return pairs | link_ranks.sum_links(ranked, graph.masks)
+        return pairs | link_ranks.sum_links(ranked, examples.masks)
 
     def of_rows(rows: Tensor) -> Tree:
         at = rows.clamp(min=0)

@@ -26,15 +26,25 @@ from fedweave.errors import FedweaveError, ReplyRefused, UserError, diverged_mes
 from fedweave.experiment.requirements import check_rounds
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.kinds import selection_of
-from fedweave.metrics.measured import GLOBAL, OF, SAMPLED, Measurement, MetricRow, measure, of_splits, table_of
+from fedweave.metrics.measured import (
+    GLOBAL,
+    OF,
+    SAMPLED,
+    Measurement,
+    MetricRow,
+    measure,
+    of_splits,
+    of_tests,
+    table_of,
+)
 from fedweave.metrics.pooled import Alarm, pooled_examples, pooled_sums
 from fedweave.metrics.selection import (
     BEST,
     MAX_TIED,
     OF_A_ROUND,
     OF_ORDER,
-    OF_RANKS,
     POSITIVES,
+    RANKS_SAMPLED,
     TIED,
     TIED_SENTENCE,
     Judging,
@@ -51,9 +61,8 @@ TIED_AUC = 0.5  # of equal scores
 UNSORTED = f"{BEST}/unsorted"  # in a summary while not all examples of the best round were sorted
 FEW = 50_000  # examples below which every evaluation sorts them (`Judging.ranks`)
 SAMPLE_SENTENCE = (
-    f"evaluations between the first and the last rank a sample of the links, at most {SAMPLE:,} queries of each split, "
-    "the same in every round; all links of the chosen round are ranked at the end. [evaluation] ranks = 'all' always "
-    "ranks all."
+    f"evaluations rank a sample of the links, at most {SAMPLE:,} queries of each split, the same in every round; all "
+    "links of the chosen round are ranked at the end. [evaluation] ranks = 'all' always ranks all."
 )
 _LOG = logging.getLogger(__name__)
 
@@ -83,8 +92,8 @@ class RoundResult(Shown):
              `metrics.groups`) and "best_fair/…" (see `fairest`); empty in a round without evaluation.
     last:    whether it is the last round.
     reranked:
-             of the last round: rows of the chosen round that need all its examples sorted (`Judging.ranks`), if an
-             earlier evaluation left them out or ranked a sample; else None.
+             of the last round: rows of the chosen round that need all its examples sorted (`Judging.ranks`), if its
+             evaluation left them out or ranked a sample; else None.
     """
 
     round: int
@@ -227,30 +236,31 @@ class _Evaluator:
         rows, measured, validated, selection, each = measure_scores()
         if ranks == "none" and selection_metric_of(measured) in OF_ORDER:  # chosen by this evaluation
             self.fed.ledger.rewind(mark)
-            evaluation, ranks = self._score(number, state, "all"), "all"
+            ranks = self._ordered
+            evaluation = self._score(number, state, ranks)
             rows, measured, validated, selection, each = measure_scores()
-        # Rounds are compared by the ranks of the same links, also where all are measured.
-        by_sample = self._samples_ranks and evaluation.total is None and selection_metric_of(measured) in OF_RANKS
-        if by_sample and ranks == "all":
-            ranked = self._rescore(number, state, "sample")
-            validated = measure(number, ranked, self.judging, before, False, self.skip_diverged).validated
-        leaves_out = self._samples_ranks and selection_metric_of(measured) in OF_ORDER
-        if leaves_out and _is_first(before) and not last:
+        if ranks == "sample" and _is_first(before) and not last:
             _LOG.warning("note: %s", SAMPLE_SENTENCE)
         progress = self.stopping.update(number, validated, {**before, **measured})
         stops = not last and self.stopping.stops(number, progress)
-        is_best = best_validated(number, validated, measured, before).get(f"{BEST}/round") == number
+        last = last or stops
+        chosen = best_validated(number, validated, measured, before).get(f"{BEST}/round")
+        is_best = chosen == number
         # What sorts all examples is measured at the end, if this is the chosen round then.
         has_model = evaluation.total is None and bool(self.algorithm.evaluated_model(state))
-        is_later = is_best and has_model and not last and not stops
-        scores_again = ranks != "all" and (stops or (is_best and not is_later))
+        is_later = is_best and has_model and not last
+        # All links are ranked in the round that is the result: the chosen one or, without one, the last.
+        is_result = (is_best and not is_later) or (last and not self._is_kept(chosen, has_model))
+        needed = "all" if is_result else self._ordered if last else ranks
+        scores_again = ranks != needed and ranks != "all"
         if scores_again:
             self.fed.ledger.rewind(mark)
-            evaluation = self._score(number, state, "all")
-        if scores_again or stops:
-            last = last or stops
-            rows, measured, validated_by_all, selection, each = measure_scores()
-            validated = validated if by_sample else validated_by_all
+            evaluation, ranks = self._score(number, state, needed), needed
+        if scores_again or stops:  # rounds are compared by the ranks of the same links, as measured before
+            rows, measured, _, selection, each = measure_scores()
+        if self._samples_ranks and ranks != "none":
+            measured[RANKS_SAMPLED] = float(ranks == "sample")
+            rows = pa.concat_tables([rows, of_tests(number, {RANKS_SAMPLED: measured[RANKS_SAMPLED]})])
         measured |= progress
         measured |= _ties(measured, before)
         if measured.get(TIED) == MAX_TIED:
@@ -289,7 +299,9 @@ class _Evaluator:
         evaluation lacked; None if it lacked none. measured: of the last round."""
         entries, rows = dict(best), None
         if entries.pop(UNSORTED, None):
-            evaluation = self._rescore(number, state, "all")
+            mark = self.fed.ledger.mark()  # of the round's evaluation, the ledger has what was sent
+            evaluation = self._score(number, state, "all")
+            self.fed.ledger.rewind(mark)
             complete = measure(number, evaluation, self.judging, before, False, self.skip_diverged)
             rows = complete.rows
             for name, value in (complete.summary | complete.each).items():
@@ -298,19 +310,32 @@ class _Evaluator:
                     entries[f"{BEST}/{name}"] = value
             names = (*OF_ORDER, f"{POSITIVES}/", "within/", "labels")
             rows = rows.filter(pc.match_substring_regex(rows["metric"], "|".join(names)))
+            if self._samples_ranks:
+                rows = pa.concat_tables([rows, of_tests(number, {RANKS_SAMPLED: 0.0})])
         totals = _totals(self._pooled_metrics(state, measured, None))
         return rows, entries | {f"{BEST}/{name}": value for name, value in totals.items()}
 
     def _first_ranks(self, number: int, before: Mapping[str, float]) -> Ordering:
         """Which metrics that sort examples an evaluation has (`Judging.ranks`), as far as the evaluations before it
         decide."""
-        if self._always_sorts or _is_first(before) or number == self.rounds:
-            return "all"
         has_groups = any(name.startswith("groups/") for name in before)  # every metric of the fairest round is shown
         may_be_tied = TIED in before or before.get("global/classes_predicted") == 1
-        if not (has_groups or may_be_tied or selection_metric_of(before) in OF_ORDER):
-            return "none"
+        is_compared = has_groups or may_be_tied or selection_metric_of(before) in OF_ORDER
+        if self._always_sorts or _is_first(before) or number == self.rounds or is_compared:
+            return self._ordered
+        return "none"
+
+    @property
+    def _ordered(self) -> Ordering:
+        """What sorts examples in an evaluation that is not of the result."""
         return "sample" if self._samples_ranks else "all"
+
+    def _is_kept(self, chosen: float | None, has_model: bool) -> bool:
+        """Whether an earlier round `chosen` is the result: its models are kept. has_model: whether they are the
+        server's state; if not, it had all metrics when it was the best so far."""
+        if has_model:
+            return self.best is not None and self.best[0] == chosen
+        return chosen is not None and self.fed.graphs is not None
 
     @property
     def _always_sorts(self) -> bool:
@@ -330,13 +355,6 @@ class _Evaluator:
         calls = self.algorithm.calls(len(self.fed.clients))
         steps = () if calls is None else calls.evaluation
         return any(spec.mechanisms for step in steps for spec in step_info(step).sends.values())
-
-    def _rescore(self, number: int, state: Tree, ranks: Ordering) -> Evaluation:
-        """`_score` of models whose evaluation the ledger has already; what it adds to that one is not recorded."""
-        mark = self.fed.ledger.mark()
-        evaluation = self._score(number, state, ranks)
-        self.fed.ledger.rewind(mark)
-        return evaluation
 
     def _score(self, number: int, state: Tree, ranks: Ordering) -> Evaluation:
         """The scores of a round's models; by member where one client holds what all do."""

@@ -22,6 +22,7 @@ from fedweave.core.sizes import ROWS_PER_BATCH
 from fedweave.experiment.build import Built
 from fedweave.experiment.config import Config
 from fedweave.experiment.rounds import AUTO, FEW
+from fedweave.sampling.minibatches import places_of
 
 OF_STEP, OF_EVALUATION = 2, 3  # passes
 MAX_SHARE = 1 / 4  # of the time that evaluations may take
@@ -71,8 +72,7 @@ def work_of(built: Built, ranks: str = "auto") -> tuple[float, float]:
     share = np.ones(len(nodes))
     for batch, fan_out in _batches(settings):
         if fan_out:
-            hops = sum(layer.operator is not None for layer in algorithm.model)
-            share = np.minimum(share, batch * (1 + fan_out) ** hops / np.maximum(nodes, 1))
+            share = np.minimum(share, batch * places_of(algorithm.model, fan_out) / np.maximum(nodes, 1))
         elif pools(algorithm.model):
             share = np.minimum(share, batch / np.maximum(columns["graphs"], 1))
     rows = float((steps_of_client * (passes * share + of_step)).sum()) * algorithm.participation

@@ -139,8 +139,10 @@ def average_ranks(values: Tensor, masks: Tensor) -> Tensor:
 
 def _set_numbers(masks: Tensor) -> Tensor:
     """The number of each example's set, S of those in none: int64 [n] or [c, n] from masks [S, n] or [S, c, n]."""
-    numbers = torch.arange(len(masks), device=masks.device).view(-1, *[1] * (masks.dim() - 1))
-    return torch.where(masks, numbers, len(masks)).amin(0)
+    numbers = masks.new_full(masks.shape[1:], len(masks), dtype=torch.int64)
+    for number in range(len(masks)):  # on a CPU a tenth of the time of `amin` over sets
+        numbers = torch.where(masks[number], number, numbers)
+    return numbers.contiguous()
 
 
 def means(pairs: Tree) -> Tree:

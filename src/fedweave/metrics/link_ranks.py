@@ -33,10 +33,13 @@ def ranks_of(score: Tensor, ranks: Tensor, above: Tensor | None = None) -> tuple
     return 1 + total.scatter_add(0, index, torch.where(is_candidate, is_above, 0.0)).view(-1, 2), exists
 
 
-def per_link(score: Tensor, ranks: Tensor, above: Tensor | None = None) -> Tree:
+def per_link(score: Tensor, ranks: Tensor, above: Tensor | None = None, rows: Tensor | None = None) -> Tree:
     """{"mrr", "hits_at_1", …: float64 [e, 2], the sum over the queries of each link, and their number}; arguments as
-    for `ranks_of`. Works under `torch.func.vmap`."""
+    for `ranks_of`. rows: int64 [m], which links are in the result, [m, 2]. Works under `torch.func.vmap`."""
     rank, exists = ranks_of(score, ranks, above)
+    if rows is not None:
+        both = rows[:, None].expand(-1, 2)
+        rank, exists = rank.gather(0, both), exists.gather(0, both)
     number = exists.sum(1).to(torch.float64)
     pairs = {}
     for name, of_rank in OF_RANK.items():
@@ -86,13 +89,13 @@ def per_user(
     return {"recall_at_20": torch.stack([recall, users], 1), "ndcg_at_20": torch.stack([ndcg, users], 1)}
 
 
-def rank_metrics(logits: Tensor, graph: Graph, above: Tensor | None) -> Tree:
+def rank_metrics(logits: Tensor, graph: Graph, above: Tensor | None, rows: Tensor | None = None) -> Tree:
     """All rank metrics of each link of a graph: {name: float64 [e, 2]}; {} where the data has no ranks. logits [e, 2];
-    above: from `core.model.count_above`."""
+    above: from `core.model.count_above`. rows: as for `per_link`, where users have no lists."""
     if graph.ranks is None or graph.pairs is None:
         return {}
     score, ranks = logits[:, 1], graph.ranks
-    metrics = per_link(score, ranks, above)
+    metrics = per_link(score, ranks, above, rows)
     if LISTS in graph.extra:
         metrics |= per_user(score, graph.pairs, graph.y, graph.masks, ranks, graph.nodes, above)
     return metrics

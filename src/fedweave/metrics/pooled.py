@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import model as models
-from fedweave.core.graph import TEST, VAL, Graph
+from fedweave.core.graph import SPLIT_PAIRS, TEST, VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.target import CLASS, LABELS, NUMBER, from_scale, kind_of
 from fedweave.core.tree import Tree, device_of
@@ -45,7 +45,13 @@ def example_outputs(model: Model, w: Tree, graph: Graph) -> Tree:
 
 
 def infer_outputs(model: Model, w: Tree, graph: Graph) -> Tensor:
-    """The model's outputs for a graph's examples, [e, c]; numbers are in the data's units."""
+    """The model's outputs for a graph's examples, [e, c], and 0 of pairs that only serve ranks; numbers are in the
+    data's units."""
+    if SPLIT_PAIRS in graph.extra:
+        e, rows = len(graph.y), graph.extra[SPLIT_PAIRS]
+        logits = models.infer(model, w, graph.in_splits)
+        at = torch.where(rows >= 0, rows, e)[:, None].expand_as(logits)
+        return logits.new_zeros(e + 1, logits.shape[1]).scatter(0, at, logits)[:-1]
     outputs = models.infer(model, w, graph)
     return from_scale(outputs, graph.scale) if graph.target == NUMBER else outputs
 

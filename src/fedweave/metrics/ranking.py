@@ -69,7 +69,7 @@ def hits_of_alerts(margin: np.ndarray, truth: np.ndarray, share: float) -> float
     count = alerts(len(truth), share)
     if not count:
         return 0.0
-    border = np.sort(margin)[-count]
+    border = np.partition(margin, -count)[-count]
     above, equal = margin > border, margin == border
     probability = (count - above.sum()) / equal.sum()  # that one at the border is an alert
     return float((above & truth).sum() + probability * (equal & truth).sum())

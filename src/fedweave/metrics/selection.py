@@ -45,6 +45,7 @@ OF_A_ROUND = (
 POSITIVES = "positives"  # "positives/test" in a summary: number of examples of the positive class
 ALL_EXAMPLES, MEMBER_MEAN, WORST_MEMBER = "all examples", "member mean", "worst member"
 CHOSEN_ROUND, LAST_ROUND = "chosen round", "last round"
+RANKS_SAMPLED = "scores/ranks_sampled"  # in a summary: 1 if ranks of links are those of a sample, 0 if all are ranked
 # {beginning of a name in a summary: what people read for it, on every screen}
 WORDS_OF_PLACES = {
     "global": ALL_EXAMPLES,
@@ -274,11 +275,11 @@ class Judging:
                precision, recall and precision of alerts, Spearman's correlation and ranks of links. "needed": the
                first, the last and each that is the best so far, and all where the selection metric or fairness between
                groups needs them, or a mechanism protects what evaluations send; "all"; "auto": "needed" from 50,000
-               examples on, else "all". Other numbers and the result are the same. Where all evaluations need them and
-               examples are links, those between rank a sample, the same in each: at most 5,000 queries of validation
-               and 5,000 of test over all clients, of each client in proportion, and at least 100 or all that it has.
-               These choose the round, so that "best_val/val/…" is of the sample, and of the chosen round all links are
-               ranked at the end.
+               examples on, else "all". Other numbers and the result are the same. Where examples are links, these
+               evaluations rank a sample, the same in each: at most 5,000 queries of validation and 5,000 of test over
+               all clients, of each client in proportion, and at least 100 or all that it has. The sample chooses the
+               round, so that "best_val/val/…" is of it. At the end all links of the chosen round are ranked, or of the
+               last one without validation examples; "scores/ranks_sampled" says so of each round.
     """
 
     metric: str = "auto"
@@ -435,6 +436,12 @@ def of_result(summary: Mapping[str, Any]) -> dict[str, float | None]:
         return metrics
     others = {name: value for name, value in metrics.items() if not name.startswith(OF_A_ROUND)}
     return others | of_best(metrics)
+
+
+def last_round_words(metrics: Mapping[str, float | None], round: int) -> str:
+    """ "last round 20", and whether its selection metric ranks only a sample of the links. metrics: of that round."""
+    sampled = metrics.get(RANKS_SAMPLED) and selection_metric_of(metrics) in OF_RANKS
+    return f"{LAST_ROUND} {round:,}" + (", a sample of the links" if sampled else "")
 
 
 def near_constant(predicted: float, true: float) -> bool:

@@ -52,7 +52,7 @@ def marks() -> Layer:
 def minibatch_logits(model: Model, w: Tree, graph: Graph) -> Tensor:
     """The logits [e, c] of all examples without dropout; each example has a neighborhood that is the same each time."""
     sampler, count = Minibatches(1, EVALUATED_NEIGHBORS), len(graph.y)
-    size = max(1, AT_ONCE // places_of(model, sampler))
+    size = max(1, AT_ONCE // places_of(model, sampler.fan_out))
     key, logits = random.key(0, graph.device), []
     for first in range(0, count, size):
         chosen = torch.arange(first, min(first + size, count), device=graph.device)[None]

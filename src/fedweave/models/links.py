@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,7 +25,7 @@ from fedweave.errors import ConfigError
 from fedweave.models import blocks, relations
 from fedweave.ops.csr import look_up
 from fedweave.ops.linear import affine
-from fedweave.ops.rows import gather_rows
+from fedweave.ops.rows import gather_rows, row_products
 from fedweave.ops.sparse import Sparse
 
 WIDTH = 64  # width of the embeddings of a model without hidden layers
@@ -36,6 +36,7 @@ ADAMIC_ADAR = "adamic_adar"  # the operator whose entries are scores of pairs
 MAX_NEIGHBORS = 1000  # of a common neighbor that counts: beyond, all pairs of its neighbors would be too many
 NEIGHBOR_WEIGHT = 2.0  # of common neighbors, before training
 Score = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, h_v, relation) -> s [m]
+OfProducts = Callable[[Tree, Tensor], Tensor]  # (weights, h_u · h_v [m]) -> s [m]
 Lead = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, relation, whether v is the target) -> [m, k]
 
 
@@ -118,6 +119,7 @@ def decoding(
     weights: tuple[str, ...] = (),
     term: PairTerm | None = None,
     prepare: Callable[[Tensor], Tensor] = _unchanged,
+    of_products: OfProducts | None = None,
 ) -> Layer:
     """The layer that reads the rows of both ends of `Graph.pairs` and gives them logits [0, s]: [n, k] -> [e, 2].
 
@@ -127,6 +129,7 @@ def decoding(
     lead:    (weights, h_u [m, k], relation int64 [m], bool [m, 1] whether v is the target) -> [m, k].
     term:    is added to both.
     prepare: rows [m, k] -> [m, k], what `score` gets of h_u and h_v; each row of the result depends on that row only.
+    of_products: what `score` computes from products of prepared rows, if it needs only these.
     """
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
@@ -143,8 +146,11 @@ def decoding(
         pieces = [graph.pairs] if torch.compiler.is_exporting() else graph.pairs.split(AT_ONCE, 1)
         for pairs in pieces:
             source, target, relation = pairs.unbind(0)
-            first, second = (prepare_pairs(gather_rows(rows, end)) for end in (source, target))
-            s = score(w, first, second, relation.clamp(min=0))
+            if key is None and of_products is not None:
+                s = of_products(w, row_products(rows, source, target))
+            else:
+                first, second = (prepare_pairs(gather_rows(rows, end)) for end in (source, target))
+                s = score(w, first, second, relation.clamp(min=0))
             scores.append(s if term is None else s + term.of_pairs(w, graph, source, target))
         s = torch.cat(scores)
         return torch.stack([torch.zeros_like(s), s], 1)
@@ -163,9 +169,18 @@ def decoding(
     return Layer(init, apply, operator=PAIRS, count_above=count_above)
 
 
+def _on_products(of_products: OfProducts, **more: Any) -> Layer:
+    """The decoder whose scores are a function of products of rows; more: arguments of `decoding`."""
+
+    def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
+        return of_products(w, (first * second).sum(1))
+
+    return decoding(score=score, of_products=of_products, **more)
+
+
 def dot(width: int, kinds: int) -> Layer:
     """s = h_u · h_v."""
-    return decoding(lambda key: {}, lambda w, first, second, relation: (first * second).sum(1), relations.products)
+    return _on_products(lambda w, products: products, init=lambda key: {}, compare=relations.products)
 
 
 def cosine(width: int, kinds: int, term: PairTerm | None = None) -> Layer:
@@ -181,14 +196,14 @@ def cosine(width: int, kinds: int, term: PairTerm | None = None) -> Layer:
             "bias": torch.full((1,), SHIFT, device=key.device),
         }
 
-    def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
-        s: Tensor = w["scale"].exp() * (first * second).sum(1) + w["bias"]
+    def of_products(w: Tree, products: Tensor) -> Tensor:
+        s: Tensor = w["scale"].exp() * products + w["bias"]
         return s
 
     def compare(queries: Tensor, rows: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
         return scale.exp() * (_unit(queries) @ _unit(rows).mT) + bias
 
-    layer = decoding(init, score, compare, weights=("scale", "bias"), term=term, prepare=_unit)
+    layer = _on_products(of_products, init=init, compare=compare, weights=("scale", "bias"), term=term, prepare=_unit)
     return layer._replace(bounded=True)
 
 

@@ -12,13 +12,25 @@ from torch import Tensor
 
 from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation, flat_index, over_clients
 from fedweave.ops.csr import weighted_scatter
+from fedweave.ops.tape import kernel
 
+PAIRS_IN_CACHE, PAIRS_AT_ONCE = 1 << 12, 1 << 17  # whose rows are multiplied together on a CPU, and elsewhere
 COUNTING = {"cpu"}  # kinds of devices where lists' sizes are counted inside a step (`common_length`)
 
 
 def gather_rows(h: Tensor, index: Tensor) -> Tensor:
     """h[index]: h [n, k], index int64 [m], giving [m, k]; differentiable in h."""
     return h[index] if torch.compiler.is_exporting() else _GatherRows.apply(h, index)
+
+
+def row_products(h: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """h[first] · h[second] for each pair of rows, without a matrix of all pairs: h [n, k], first and second int64 [m].
+
+    Returns [m]; differentiable in h, any number of times.
+    """
+    if torch.compiler.is_exporting():
+        return (h[first] * h[second]).sum(1)
+    return _RowProducts.apply(h, first, second)
 
 
 def weighted_gather(h: Tensor, index: Tensor, weight: Tensor) -> Tensor:
@@ -102,6 +114,44 @@ class _ScatterRows(Operation):
         *tensors, count = operands
         grad, index = over_clients(info.batch_size, in_dims, *tensors)
         out = _ScatterRows.apply(grad.flatten(0, 1), flat_index(index, count), info.batch_size * count)
+        return out.unflatten(0, (info.batch_size, -1)), 0
+
+
+@kernel
+def _products(h: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    step = PAIRS_IN_CACHE if h.device.type == "cpu" else PAIRS_AT_ONCE
+    out = h.new_empty(len(first))
+    one, other = h.new_empty(2, min(step, len(first)), h.shape[1])  # used again for each piece
+    for start in range(0, len(first), step):
+        some = slice(start, min(start + step, len(first)))
+        size = some.stop - start
+        torch.index_select(h, 0, first[some], out=one[:size])
+        torch.index_select(h, 0, second[some], out=other[:size])
+        torch.sum(one[:size].mul_(other[:size]), 1, out=out[some])
+    return out
+
+
+class _RowProducts(Operation):
+    @staticmethod
+    def forward(h: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return _products(h, first, second)
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None, None]:
+        h, first, second = ctx.saved_tensors
+        to_first = _ScatterRows.apply(grad[:, None] * _GatherRows.apply(h, second), first, len(h))
+        to_second = _ScatterRows.apply(grad[:, None] * _GatherRows.apply(h, first), second, len(h))
+        return to_first + to_second, None, None
+
+    @staticmethod
+    def vmap(info: Batch, in_dims: Dims, *tensors: Tensor) -> tuple[Tensor, int]:
+        h, first, second = over_clients(info.batch_size, in_dims, *tensors)
+        n = h.shape[1]
+        out = _RowProducts.apply(h.flatten(0, 1), flat_index(first, n), flat_index(second, n))
         return out.unflatten(0, (info.batch_size, -1)), 0
 
 

@@ -30,6 +30,7 @@ from fedweave.metrics.selection import (
     SHELF_JOINT,
     WORDS_OF_PLACES,
     WORST_MEMBER,
+    last_round_words,
     lower,
     rank,
     title_of,
@@ -247,7 +248,7 @@ def places_table(run: Run, members: Sequence[ServedMember]) -> ResultTable:
     if rows and members:
         rows[0][1][WORST_MEMBER] = Cell(short(members[0].value), repr(members[0].value), members[0].name)
     if run.result_round != run.last_evaluation:
-        last = f"{title}, {LAST_ROUND} {run.last_evaluation:,}"
+        last = f"{title}, {last_round_words(run.last_metrics, run.last_evaluation)}"
         add(last, metric, run.last_metrics, with_alone=False)
     value, low, high = (metrics.get(f"pooled/{metric}{end}") for end in ("", "_low", "_high"))
     if value is not None and not size:

@@ -192,6 +192,8 @@ _WITHOUT_NOTE = {
     "scores/missing": "clients that were asked for scores and sent none",
     "scores/uncounted": "share of examples that are in no histogram",
     "scores/sampled": "clients that were asked for scores, where not all were",
+    "scores/ranks_sampled": "1 if the last evaluation's ranks of links are those of a sample, 0 if all links are "
+    "ranked, as those of the chosen round always are",
     "scores/clients": "all clients, where not all were asked",
     "stopping/round": "round of the last improvement on validation examples",
     "stopping/score": "value on validation examples at that round",

@@ -24,7 +24,6 @@ from fedweave.metrics.selection import (
     BESIDE,
     CHOSEN_ROUND,
     CROSSING,
-    LAST_ROUND,
     MEMBER_MEAN,
     OF_RANKS,
     PLAIN,
@@ -34,6 +33,7 @@ from fedweave.metrics.selection import (
     WORDS_OF_PLACES,
     WORST_MEMBER,
     headline,
+    last_round_words,
     of_members,
     of_result,
     rank,
@@ -284,7 +284,8 @@ def _result_table(summary: Values, rows: "pa.Table | None") -> Table:
     if chosen is not None and chosen != summary["rounds"]:
         place = "pooled" if size else "global"
         last = [summary["metrics"].get(f"{kind}/{metric}") for kind in (place, "local")]
-        table.add_row(f"  {LAST_ROUND} {summary['rounds']:,}", *map(_short, last), "")
+        words = last_round_words(summary["metrics"], summary["rounds"])
+        table.add_row(f"  {words}", *map(_short, last), "")
     if metric == PLAIN:
         add("  the most frequent class", "{}/majority")
     if metric == RMSE:

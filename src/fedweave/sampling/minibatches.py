@@ -127,7 +127,7 @@ class Minibatches:
                 "neighbors are sampled around nodes or edges, and the examples are small graphs; use the part "
                 "graph_cross_entropy, which draws small graphs"
             )
-        layers = {i: layer for i, layer in reversed([*enumerate(model)]) if layer.operator not in NO_HOP}
+        layers = sampled_layers(model)
         for layer in layers.values():
             if not layer.along and layer.operator not in Sampled.KINDS:
                 raise ValueError(
@@ -209,11 +209,15 @@ def bytes_of(model: Model, sampler: Minibatches, nodes: int, steps: int) -> floa
     return steps * (total + places * 8)
 
 
-def places_of(model: Model, sampler: Minibatches) -> int:
+def sampled_layers(model: Model) -> dict[int, Layer]:
+    """The layers that see sampled neighbors by their numbers, from the last to the first."""
+    return {i: layer for i, layer in reversed([*enumerate(model)]) if layer.operator not in NO_HOP}
+
+
+def places_of(model: Model, fan_out: int) -> int:
     """Number of places of one example's neighborhood at the lowest layer."""
-    layers = sampler.layers(model).values()
     ends = 2 if models.example(model) == "edge" else 1
-    return ends * math.prod(1 + sampler.fan_out * max(1, len(layer.along)) for layer in layers)
+    return ends * math.prod(1 + fan_out * max(1, len(layer.along)) for layer in sampled_layers(model).values())
 
 
 def _ids(nodes: Tensor, ends: tuple[Tensor, ...], layers: Mapping[int, Layer], fan_out: int) -> Tensor:
