@@ -1,6 +1,7 @@
 """What runs steps for clients. Only this differs between a loop, a batch, other processes and sites."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -91,3 +92,7 @@ class Executor(Protocol):
 
     def restore(self, tree: Tree, data: Tree) -> None:
         """Undo `snapshot`, or `stacked_snapshot`, and `snapshot_data`."""
+
+    def untrained(self) -> AbstractContextManager[None]:
+        """Inside, the clients are as before the first step, and `algorithms.local.local_of` the run's algorithm may
+        train them; afterwards they have their states and data back."""

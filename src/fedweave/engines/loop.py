@@ -124,22 +124,20 @@ class Loop:
 
     @contextmanager
     def untrained(self) -> Iterator[None]:
-        """Inside, the clients are as before the first step; afterwards they have their states and data back."""
-        states, data = self._states, self.data.dump()
-        self._states = States(self.device)
-        if data:
-            self.data.load({})
-            self._renew(self.clients)
+        states, data = self._states, self.snapshot_data()
+        self.restore({}, {})
         try:
             yield
         finally:
             self._states = states
-            if data:
-                self.data.load(data)
-                self._renew(self.clients)
+            self._restore_data(data)
 
     def restore(self, tree: Tree, data: Tree) -> None:
         self._states = States(self.device)
         self._states.load(tree)
-        self.data.load(data)
-        self._renew(self.clients)
+        self._restore_data(data)
+
+    def _restore_data(self, data: Tree) -> None:
+        if data or self.data.versions:
+            self.data.load(data)
+            self._renew(self.clients)

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TypeAlias
 from weakref import finalize
 
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.deployment import deployable
+from fedweave.algorithms.local import Local, local_of
 from fedweave.core.federation import step_info
 from fedweave.core.ledger import MessageForm
 from fedweave.core.model import Model
@@ -88,6 +91,7 @@ class Worker:
         self._executor, self._algorithm = executor, algorithm
         self._replies: dict[int, Portion] = {}
         self._number = 0
+        self._aside: Tree | None = None  # the clients' states and data while `local` trains them instead
         self._methods: Mapping[str, Callable[..., Tree]] = {
             "run": self._run,
             "computes_on": lambda body: {"names": json.dumps(self._executor.computes_on)},
@@ -96,6 +100,8 @@ class Worker:
             "snapshot_data": lambda body: self._executor.snapshot_data(),
             "restore": self._restore,
             "save": self._save,
+            "set_aside": self._set_aside,
+            "bring_back": lambda body: self._restore(self._aside or {}),
         }
 
     def answer(self, method: str, *blobs: bytes) -> bytes:
@@ -120,7 +126,7 @@ class Worker:
 
     def _run(self, body: Tree, shared: Tree) -> Tree:
         self._drop(body)
-        step = find_step(self._algorithm, body["step"])
+        step = find_step(self._algorithm if self._aside is None else self._local, body["step"])
         clients, messages = read_request(body, shared, self._executor.device, self._executor.clients)
         work = Work(step, body["step"], step_info(step), body["key"], messages, body.get("ranks", "all"))
         results = list(self._executor.run(work, clients))
@@ -155,6 +161,15 @@ class Worker:
         for number in json.loads(body.get("done", "[]")):
             self._replies.pop(number, None)
 
+    @cached_property
+    def _local(self) -> Local | None:
+        return local_of(self._algorithm)
+
+    def _set_aside(self, body: Tree) -> Tree:
+        """Put the clients' states and data aside, until "bring_back"."""
+        aside = {"states": self._executor.snapshot(), "data": self._executor.snapshot_data()}
+        return self._restore({"alone": 1, "aside": aside})
+
     def _save(self, body: Tree) -> Tree:
         """Everything that a replacing worker must `_restore` before the request `body`; the number belongs to the next
         replies."""
@@ -165,10 +180,12 @@ class Worker:
             for row, at in enumerate(replies.at):
                 replies_of_call[str(at)] = {"at": at, "reply": replies.one(row)}
         states, data = self._executor.snapshot(), self._executor.snapshot_data()
-        return {"states": states, "data": data, "number": self._number, "kept": replies_by_call}
+        saved: Tree = {"states": states, "data": data, "number": self._number, "kept": replies_by_call}
+        return saved if self._aside is None else saved | {"alone": 1, "aside": self._aside}
 
     def _restore(self, body: Tree) -> Tree:
         self._executor.restore(body.get("states", {}), body.get("data", {}))
+        self._aside = body.get("aside", {}) if body.get("alone") else None  # an empty tree is not sent
         self._number = body.get("number", self._number)
         for number, replies in body.get("kept", {}).items():
             portions = [ReplyBatch.of(reply["at"], reply.get("reply", {})) for reply in replies.values()]
@@ -388,6 +405,14 @@ class Sharded:
     def restore(self, tree: Tree, data: Tree) -> None:
         states = unstack_states(tree)
         self._each("restore", lambda shard: {"states": _of(shard, states), "data": _of(shard, data)})
+
+    @contextmanager
+    def untrained(self) -> Iterator[None]:
+        self._each("set_aside")
+        try:
+            yield
+        finally:
+            self._each("bring_back")
 
     def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         chosen = set(clients)
