@@ -1,6 +1,6 @@
 """What runs steps for clients. Only this differs between a loop, a batch, other processes and sites."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -77,9 +77,9 @@ class Executor(Protocol):
                 rejected.
         """
 
-    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> Iterable[Sequence[Tree]]:
         """The outputs of the model with weights `w` on each of these clients' examples
-        (`metrics.pooled.example_outputs`), in their order."""
+        (`metrics.pooled.example_outputs`), in their order; in parts as `metrics.pooled.pooled_examples` takes them."""
 
     def snapshot(self) -> Tree:
         """{client: its private state}, in client order, of clients that have a state."""

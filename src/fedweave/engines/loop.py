@@ -109,8 +109,8 @@ class Loop:
     def _renew(self, clients: Sequence[str]) -> None:
         """Forget values derived from the data of `clients`, which has changed; a subclass may have such values."""
 
-    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        return [example_outputs(model, w, self.data.on_device(client)) for client in clients]
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[list[Tree]]:
+        return [[example_outputs(model, w, self.data.on_device(client)) for client in clients]]
 
     def snapshot(self) -> Tree:
         states = self._states.dump()

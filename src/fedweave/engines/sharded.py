@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import count
 from typing import Any, TypeAlias
 from weakref import finalize
 
@@ -17,6 +18,7 @@ from fedweave.core.ledger import MessageForm
 from fedweave.core.model import Model
 from fedweave.core.replies import Joint, Portion, ReplyBatch, Stacked, Sums
 from fedweave.core.stacked import unstack_states
+from fedweave.core.target import CLASS, kind_of
 from fedweave.core.tree import Tree, decode, encode, leaves, nest
 from fedweave.engines.executor import GroupResult, StepResults, Work
 from fedweave.engines.loop import Loop
@@ -91,6 +93,7 @@ class Worker:
         self._executor, self._algorithm = executor, algorithm
         self._replies: dict[int, Portion] = {}
         self._number = 0
+        self._outputs: tuple[int, Tree] | None = None  # (number of the request, {client: its `example_outputs`})
         self._aside: Tree | None = None  # the clients' states and data while `local` trains them instead
         self._methods: Mapping[str, Callable[..., Tree]] = {
             "run": self._run,
@@ -126,6 +129,7 @@ class Worker:
 
     def _run(self, body: Tree, shared: Tree) -> Tree:
         self._drop(body)
+        self._outputs = None
         step = find_step(self._algorithm if self._aside is None else self._local, body["step"])
         clients, messages = read_request(body, shared, self._executor.device, self._executor.clients)
         work = Work(step, body["step"], step_info(step), body["key"], messages, body.get("ranks", "all"))
@@ -151,10 +155,22 @@ class Worker:
             "ahead": answers,
         }
 
-    def _example_outputs(self, body: Tree) -> Tree:
-        """{client: outputs of the algorithm's model with weights "w" on its examples} of the "clients"."""
-        net, clients = deployable(self._algorithm).net, json.loads(body["clients"])
-        return dict(zip(clients, self._executor.example_outputs(net, body["w"], clients), strict=True))
+    def _example_outputs(self, body: Tree, shared: Tree) -> Tree:
+        """The outputs of the algorithm's model with weights "w" on the examples of the "clients": of classes the next
+        columns, of others all, and how many there are."""
+        clients, begin = json.loads(body["clients"]), body["begin"]
+        if self._outputs is None or self._outputs[0] != body["number"]:
+            [outputs] = self._executor.example_outputs(deployable(self._algorithm).net, shared["w"], clients)
+            self._outputs = body["number"], dict(zip(clients, outputs, strict=True))
+        answer, columns = Tree(), 0
+        for client, examples in self._outputs[1].items():
+            columns = examples["outputs"].shape[1]
+            if kind_of(examples["y"]) == CLASS:
+                part = examples["outputs"][:, begin : begin + body["count"]].contiguous()
+                answer[client] = examples | {"outputs": part} if begin == 0 else {"outputs": part}
+            else:
+                answer[client] = examples
+        return {"clients": answer, "columns": columns}
 
     def _drop(self, body: Tree) -> None:
         """Drop replies that are no longer needed."""
@@ -196,6 +212,7 @@ class Worker:
 Pending: TypeAlias = Callable[[], bytes]  # waits for an answer
 Channel: TypeAlias = Callable[..., Pending]  # (method, *packed trees): starts `Worker.answer` where the worker is
 _SUMS = ("weighted_sum", "total")  # answers that the engine adds up in place
+_PART = 1_000_000  # bytes of outputs that are here at once, or one column
 _TOGETHER = 64_000_000  # bytes of replies up to which all replies come together if several are needed
 
 
@@ -234,9 +251,9 @@ class Shard:
         self.clients, self._channel, self.requests = tuple(clients), channel, ReplyRequests()
         self._done: list[int] = []  # numbers of replies that are no longer needed
 
-    def begin(self, method: str, tree: Tree) -> Pending:
+    def begin(self, method: str, tree: Tree, *shared: object) -> Pending:
         """Let the worker run a method."""
-        return self._channel(method, pack(tree))
+        return self._channel(method, pack(tree), *shared)
 
     def start(self, work: Work, clients: Sequence[str], shared: object) -> Callable[[Sequence[int]], StepResults]:
         """Let the worker run a step on some of its clients. The result waits for the worker, and takes the positions of
@@ -251,11 +268,11 @@ class Shard:
             places = [at[index] for index in answer["at"].tolist()]
             groups = list[GroupResult]()
             start = total_bytes = 0
-            for count, (size, parts), seconds in json.loads(answer["groups"]):
+            for members, (size, parts), seconds in json.loads(answer["groups"]):
                 form = MessageForm(size, tuple(map(tuple, parts)))
-                groups.append(GroupResult(tuple(places[start : start + count]), form, seconds))
-                start += count
-                total_bytes += count * size
+                groups.append(GroupResult(tuple(places[start : start + members]), form, seconds))
+                start += members
+                total_bytes += members * size
             answers = dict[str, tuple[Tree, Tree]]()
             for number, (name, query) in enumerate(ahead.items()):
                 early = answer.get("ahead", {}).get(str(number), {})
@@ -364,6 +381,7 @@ class Sharded:
     ) -> None:
         self.clients, self._shards, self._share = tuple(clients), tuple(shards), share
         self._last: tuple[bytes, object] | None = None  # (packed, result of `share`)
+        self._outputs = count()  # numbers of requests for outputs
 
     @property
     def shards(self) -> int:
@@ -414,16 +432,28 @@ class Sharded:
         finally:
             self._each("bring_back")
 
-    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        chosen = set(clients)
-
-        def body(shard: Shard) -> Tree:  # workers use the model of their algorithm, which is the same
-            return {"w": w, "clients": json.dumps([client for client in shard.clients if client in chosen])}
-
-        examples = Tree()
-        for answer in self._each("example_outputs", body):
-            examples |= answer
-        return [examples[client] for client in clients]
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> Iterator[list[Tree]]:
+        # Workers use the model of their algorithm, which is the same.
+        chosen, shared, number = set(clients), self._share(pack({"w": w})), next(self._outputs)
+        called = dict[Shard, str]()
+        for shard in self._shards:
+            its_clients = [client for client in shard.clients if client in chosen]
+            if its_clients:
+                called[shard] = json.dumps(its_clients)
+        begin, size, columns = 0, 1, 1
+        while begin < columns:
+            pending = list[Pending]()
+            for shard, names in called.items():
+                body = {"number": number, "clients": names, "begin": begin, "count": size}
+                pending.append(shard.begin("example_outputs", body, shared))
+            examples = Tree()
+            while pending:  # and no answer stays in memory
+                answer = unpack(pending.pop(0)())
+                examples |= answer.pop("clients")
+                columns = answer["columns"]
+            begin += examples[clients[0]]["outputs"].shape[1]
+            size = max(1, _PART // max(1, sum(each["outputs"][:, 0].nbytes for each in examples.values())))
+            yield [examples.pop(client) for client in clients]
 
     def _collect(self, method: str) -> Tree:
         result: Tree = {}
