@@ -99,10 +99,23 @@ def test_a_batch_of_clients_says_of_their_examples_what_each_alone_says(sizes: t
     net = MODELS["gcn"](hidden=4).build(3, 2)
     w = models.init(net, random.key(0), torch.float32)
     alone, together = (Simulation(graphs, classes=2, mode=mode) for mode in ("loop", "vmap"))
-    one, other = (fed.example_outputs(net, w, ["client-2", "client-0", "client-1"]) for fed in (alone, together))
+    [one], [other] = (fed.example_outputs(net, w, ["client-2", "client-0", "client-1"]) for fed in (alone, together))
     assert len(one) == len(other) == 3
     for client, said in zip(one, other, strict=True):
         assert client.keys() == said.keys()
-        assert torch.allclose(client["logits"], said["logits"], rtol=0, atol=1e-6)
+        assert torch.allclose(client["outputs"], said["outputs"], rtol=0, atol=1e-6)
         assert torch.equal(client["y"], said["y"])
         assert torch.equal(client["masks"], said["masks"])
+
+
+def test_workers_send_the_scores_class_by_class() -> None:
+    """What is compared is what one process compares."""
+    subject, results = Subject(ALGORITHMS["fedavg"]), []
+    for options in ({}, subject.shard_options(2)):
+        algorithm, fed = subject.build(), subject.federation(**options)
+        *_, last = train(algorithm, fed, 2)
+        parts = [*fed.example_outputs(algorithm.net, last.state["w"], fed.clients)]
+        results.append((pooled_examples(parts)["pooled/auc"], last.summary["pooled/auc"]))
+    assert len(parts) > 1
+    assert np.array_equal(results[0][0], results[1][0])
+    assert results[0][1] == results[1][1]

@@ -189,7 +189,7 @@ def test_pooled_scores_are_of_all_members_side_by_side() -> None:
         make_graph(x[a : a + 30], edges, y[a : a + 30], masks[:, a : a + 30], dtype=torch.float64) for a in (0, 30, 60)
     ]
     net = MODELS["mlp"](hidden=2, layers=1).build(2, 2)
-    found = pooled_examples([example_outputs(net, w, graph) for graph in graphs], Alarm(1, "f1"))
+    found = pooled_examples([[example_outputs(net, w, graph) for graph in graphs]], Alarm(1, "f1"))
     margin = x[:, 1] - x[:, 0]
     for split in range(3):
         own = masks[split]

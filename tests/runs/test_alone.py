@@ -5,6 +5,7 @@ import json
 import math
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,15 @@ from rich.console import Console
 
 from fedweave.algorithms import ALGORITHMS, Local
 from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.local import local_of
+from fedweave.engines import recovery
+from fedweave.engines.engine import LocalEngine
+from fedweave.engines.recovery import RecoveringChannel
+from fedweave.engines.sharded import Shard, Sharded
 from fedweave.errors import FedweaveError
 from fedweave.experiment import build
 from fedweave.experiment.config import Config, resolve
-from fedweave.experiment.rounds import RoundResult
+from fedweave.experiment.rounds import RoundResult, train
 from fedweave.experiment.runs import alone
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -35,6 +41,7 @@ from fedweave.reports.gains import gain_sentences, member_gains
 from fedweave.reports.html import render
 from fedweave.reports.terminal import show_result
 from tests.contract.federations import algorithm
+from tests.engines.test_recovery import Mortal
 from tests.links.test_knowledge_graphs import document as entities
 from tests.links.test_knowledge_graphs import triples
 from tests.links.test_link_runs import document as links
@@ -242,6 +249,40 @@ def test_who_had_stopped_keeps_its_result_if_all_models_diverge_later(monkeypatc
         assert member == (whole.members[client] if client in stopped else alone.MemberResult(stopped=True, diverged=3))
 
 
+def on_workers(one: Config, spool: Path, deaths: list[int]) -> tuple[build.Built, Mortal]:
+    """The run with its first client at one worker, and the others at one that dies at these requests."""
+    built = build.build(one.in_process())
+    first, *others = built.fed.clients
+    mortal = Mortal(lambda: build.worker(one.plain(), others), deaths, False)
+    safe = Mortal(lambda: build.worker(one.plain(), [first]), [], False)
+    shards = [Shard([first], safe()), Shard(others, RecoveringChannel("worker 2", mortal, spool))]
+    fed = LocalEngine(Sharded(built.fed.clients, shards), classes=built.fed.classes, seed=one.general.seed)
+    return replace(built, fed=fed), mortal
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "ditto"}, {"name": "fedavg", "parts": ["cross_entropy", "drift"]}])
+@pytest.mark.parametrize("deaths", [[], [43, 4]])
+def test_workers_train_it_where_their_clients_are(
+    algorithm: dict[str, Any], deaths: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one process does, also if a worker is lost meanwhile; afterwards clients have their states and data back."""
+    monkeypatch.setattr(recovery, "_CALLS", 3)
+    one = config(rounds=5, algorithm=algorithm, engine={"name": "ray"})
+    there, mortal = on_workers(one, tmp_path / "spool", deaths)
+    results = []
+    for built in (build.build(one.in_process()), there):
+        for step in train(built.algorithm, built.fed, one.general.rounds):
+            summary = step.summary
+        before = {"states": built.fed.snapshot(), "data": built.fed.snapshot_data()}
+        assert any(before.values())
+        result = alone.train_alone(one, built, Judging(), summary, lambda *done: None, lambda: False)
+        assert result is not None
+        check_equal({"states": built.fed.snapshot(), "data": built.fed.snapshot_data()}, before)
+        results.append(result.members)
+    assert results[0] == results[1]
+    assert mortal.made == 1 + len(deaths)
+
+
 def test_lower_is_better_for_errors() -> None:
     member = alone.MemberResult(round=1, score=2.0)
     assert member.is_improved_by("rmse", 1.0)
@@ -340,7 +381,7 @@ FAMILY = sorted(name for name in ALGORITHMS if isinstance(algorithm(name), FedAv
 @pytest.mark.parametrize("name", FAMILY)
 def test_every_algorithm_of_the_family_has_its_local(name: str) -> None:
     one = algorithm(name)
-    local = alone.local_of(one)
+    local = local_of(one)
     if local is None:
         assert one.net is not one.model
         return

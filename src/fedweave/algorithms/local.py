@@ -1,14 +1,14 @@
 """Local training, the reference point without federation (also "Self-train", "Local Only", "Standalone")."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fedavg import LocalTraining
+from fedweave.algorithms.fedavg import FedAvg, LocalTraining
 from fedweave.algorithms.parts import Composition, Context, Needs, Objective, Part, Training
 from fedweave.algorithms.parts.names import by_name, parse_parts, part_name
 from fedweave.algorithms.parts.pace import RateSchedule
@@ -148,3 +148,15 @@ class Local(LocalTraining):
 
     def used(self, client: Client, message: Tree) -> Tree:
         return self._weights(client, random.fold(client.key, "init"))
+
+
+def local_of(algorithm: object) -> Local | None:
+    """`local` with the model and the learning settings of an algorithm of FedAvg's family, and with those of its parts
+    that are terms of the loss and need nothing from others; None for other algorithms, and for models that read what
+    others sent."""
+    if not isinstance(algorithm, FedAvg) or algorithm.net is not algorithm.model:
+        return None
+    names = [field.name for field in fields(Local) if field.name not in ("parts", "quorum")]
+    settings = {name: getattr(algorithm, name) for name in names}
+    parts = tuple(part for part in algorithm.parts if Local.takes_part(type(part)))
+    return Local(**settings, parts=parts)

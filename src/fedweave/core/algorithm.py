@@ -468,7 +468,7 @@ class Engine(Federation):
         elsewhere. No algorithm may read it."""
         return None
 
-    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree] | None:
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> Iterable[Sequence[Tree]] | None:
         """The outputs of the model with weights `w` for each example (`engines.executor.Executor`) in a simulation;
         None between organizations, where no process may know it."""
         return None

@@ -1,6 +1,6 @@
 """How engines handle a call, with any executor: randomness, called clients, messages, replies, ledger and sums."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -249,7 +249,7 @@ class LocalEngine(ServerEngine):
         finally:
             self.ranks = "all"
 
-    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> Iterable[Sequence[Tree]]:
         return self.executor.example_outputs(model, w, clients)
 
     def snapshot(self) -> Tree:

@@ -1,6 +1,7 @@
 """What runs steps for clients. Only this differs between a loop, a batch, other processes and sites."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -76,9 +77,9 @@ class Executor(Protocol):
                 rejected.
         """
 
-    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> Iterable[Sequence[Tree]]:
         """The outputs of the model with weights `w` on each of these clients' examples
-        (`metrics.pooled.example_outputs`), in their order."""
+        (`metrics.pooled.example_outputs`), in their order; in parts as `metrics.pooled.pooled_examples` takes them."""
 
     def snapshot(self) -> Tree:
         """{client: its private state}, in client order, of clients that have a state."""
@@ -91,3 +92,7 @@ class Executor(Protocol):
 
     def restore(self, tree: Tree, data: Tree) -> None:
         """Undo `snapshot`, or `stacked_snapshot`, and `snapshot_data`."""
+
+    def untrained(self) -> AbstractContextManager[None]:
+        """Inside, the clients are as before the first step, and `algorithms.local.local_of` the run's algorithm may
+        train them; afterwards they have their states and data back."""

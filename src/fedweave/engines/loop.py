@@ -109,8 +109,8 @@ class Loop:
     def _renew(self, clients: Sequence[str]) -> None:
         """Forget values derived from the data of `clients`, which has changed; a subclass may have such values."""
 
-    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        return [example_outputs(model, w, self.data.on_device(client)) for client in clients]
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[list[Tree]]:
+        return [[example_outputs(model, w, self.data.on_device(client)) for client in clients]]
 
     def snapshot(self) -> Tree:
         states = self._states.dump()
@@ -124,22 +124,20 @@ class Loop:
 
     @contextmanager
     def untrained(self) -> Iterator[None]:
-        """Inside, the clients are as before the first step; afterwards they have their states and data back."""
-        states, data = self._states, self.data.dump()
-        self._states = States(self.device)
-        if data:
-            self.data.load({})
-            self._renew(self.clients)
+        states, data = self._states, self.snapshot_data()
+        self.restore({}, {})
         try:
             yield
         finally:
             self._states = states
-            if data:
-                self.data.load(data)
-                self._renew(self.clients)
+            self._restore_data(data)
 
     def restore(self, tree: Tree, data: Tree) -> None:
         self._states = States(self.device)
         self._states.load(tree)
-        self.data.load(data)
-        self._renew(self.clients)
+        self._restore_data(data)
+
+    def _restore_data(self, data: Tree) -> None:
+        if data or self.data.versions:
+            self.data.load(data)
+            self._renew(self.clients)

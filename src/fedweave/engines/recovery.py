@@ -14,7 +14,7 @@ from fedweave.errors import WorkerLost
 _LOG = logging.getLogger(__name__)
 _CALLS = 64  # calls after which a worker is saved
 _TRIES = 3  # workers that one request may cost
-_CHANGING = ("run", "restore")  # methods that change a worker's states
+_CHANGING = ("run", "restore", "set_aside", "bring_back")  # methods that change a worker's states
 
 
 class RecoveringChannel:

@@ -2,6 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import count
 from typing import Any, TypeAlias
 from weakref import finalize
 
@@ -9,11 +12,13 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.deployment import deployable
+from fedweave.algorithms.local import Local, local_of
 from fedweave.core.federation import step_info
 from fedweave.core.ledger import MessageForm
 from fedweave.core.model import Model
 from fedweave.core.replies import Joint, Portion, ReplyBatch, Stacked, Sums
 from fedweave.core.stacked import unstack_states
+from fedweave.core.target import CLASS, kind_of
 from fedweave.core.tree import Tree, decode, encode, leaves, nest
 from fedweave.engines.executor import GroupResult, StepResults, Work
 from fedweave.engines.loop import Loop
@@ -88,6 +93,8 @@ class Worker:
         self._executor, self._algorithm = executor, algorithm
         self._replies: dict[int, Portion] = {}
         self._number = 0
+        self._outputs: tuple[int, Tree] | None = None  # (number of the request, {client: its `example_outputs`})
+        self._aside: Tree | None = None  # the clients' states and data while `local` trains them instead
         self._methods: Mapping[str, Callable[..., Tree]] = {
             "run": self._run,
             "computes_on": lambda body: {"names": json.dumps(self._executor.computes_on)},
@@ -96,6 +103,8 @@ class Worker:
             "snapshot_data": lambda body: self._executor.snapshot_data(),
             "restore": self._restore,
             "save": self._save,
+            "set_aside": self._set_aside,
+            "bring_back": lambda body: self._restore(self._aside or {}),
         }
 
     def answer(self, method: str, *blobs: bytes) -> bytes:
@@ -120,7 +129,8 @@ class Worker:
 
     def _run(self, body: Tree, shared: Tree) -> Tree:
         self._drop(body)
-        step = find_step(self._algorithm, body["step"])
+        self._outputs = None
+        step = find_step(self._algorithm if self._aside is None else self._local, body["step"])
         clients, messages = read_request(body, shared, self._executor.device, self._executor.clients)
         work = Work(step, body["step"], step_info(step), body["key"], messages, body.get("ranks", "all"))
         results = list(self._executor.run(work, clients))
@@ -145,15 +155,36 @@ class Worker:
             "ahead": answers,
         }
 
-    def _example_outputs(self, body: Tree) -> Tree:
-        """{client: outputs of the algorithm's model with weights "w" on its examples} of the "clients"."""
-        net, clients = deployable(self._algorithm).net, json.loads(body["clients"])
-        return dict(zip(clients, self._executor.example_outputs(net, body["w"], clients), strict=True))
+    def _example_outputs(self, body: Tree, shared: Tree) -> Tree:
+        """The outputs of the algorithm's model with weights "w" on the examples of the "clients": of classes the next
+        columns, of others all, and how many there are."""
+        clients, begin = json.loads(body["clients"]), body["begin"]
+        if self._outputs is None or self._outputs[0] != body["number"]:
+            [outputs] = self._executor.example_outputs(deployable(self._algorithm).net, shared["w"], clients)
+            self._outputs = body["number"], dict(zip(clients, outputs, strict=True))
+        answer, columns = Tree(), 0
+        for client, examples in self._outputs[1].items():
+            columns = examples["outputs"].shape[1]
+            if kind_of(examples["y"]) == CLASS:
+                part = examples["outputs"][:, begin : begin + body["count"]].contiguous()
+                answer[client] = examples | {"outputs": part} if begin == 0 else {"outputs": part}
+            else:
+                answer[client] = examples
+        return {"clients": answer, "columns": columns}
 
     def _drop(self, body: Tree) -> None:
         """Drop replies that are no longer needed."""
         for number in json.loads(body.get("done", "[]")):
             self._replies.pop(number, None)
+
+    @cached_property
+    def _local(self) -> Local | None:
+        return local_of(self._algorithm)
+
+    def _set_aside(self, body: Tree) -> Tree:
+        """Put the clients' states and data aside, until "bring_back"."""
+        aside = {"states": self._executor.snapshot(), "data": self._executor.snapshot_data()}
+        return self._restore({"alone": 1, "aside": aside})
 
     def _save(self, body: Tree) -> Tree:
         """Everything that a replacing worker must `_restore` before the request `body`; the number belongs to the next
@@ -165,10 +196,12 @@ class Worker:
             for row, at in enumerate(replies.at):
                 replies_of_call[str(at)] = {"at": at, "reply": replies.one(row)}
         states, data = self._executor.snapshot(), self._executor.snapshot_data()
-        return {"states": states, "data": data, "number": self._number, "kept": replies_by_call}
+        saved: Tree = {"states": states, "data": data, "number": self._number, "kept": replies_by_call}
+        return saved if self._aside is None else saved | {"alone": 1, "aside": self._aside}
 
     def _restore(self, body: Tree) -> Tree:
         self._executor.restore(body.get("states", {}), body.get("data", {}))
+        self._aside = body.get("aside", {}) if body.get("alone") else None  # an empty tree is not sent
         self._number = body.get("number", self._number)
         for number, replies in body.get("kept", {}).items():
             portions = [ReplyBatch.of(reply["at"], reply.get("reply", {})) for reply in replies.values()]
@@ -179,6 +212,7 @@ class Worker:
 Pending: TypeAlias = Callable[[], bytes]  # waits for an answer
 Channel: TypeAlias = Callable[..., Pending]  # (method, *packed trees): starts `Worker.answer` where the worker is
 _SUMS = ("weighted_sum", "total")  # answers that the engine adds up in place
+_PART = 1_000_000  # bytes of outputs that are here at once, or one column
 _TOGETHER = 64_000_000  # bytes of replies up to which all replies come together if several are needed
 
 
@@ -217,9 +251,9 @@ class Shard:
         self.clients, self._channel, self.requests = tuple(clients), channel, ReplyRequests()
         self._done: list[int] = []  # numbers of replies that are no longer needed
 
-    def begin(self, method: str, tree: Tree) -> Pending:
+    def begin(self, method: str, tree: Tree, *shared: object) -> Pending:
         """Let the worker run a method."""
-        return self._channel(method, pack(tree))
+        return self._channel(method, pack(tree), *shared)
 
     def start(self, work: Work, clients: Sequence[str], shared: object) -> Callable[[Sequence[int]], StepResults]:
         """Let the worker run a step on some of its clients. The result waits for the worker, and takes the positions of
@@ -234,11 +268,11 @@ class Shard:
             places = [at[index] for index in answer["at"].tolist()]
             groups = list[GroupResult]()
             start = total_bytes = 0
-            for count, (size, parts), seconds in json.loads(answer["groups"]):
+            for members, (size, parts), seconds in json.loads(answer["groups"]):
                 form = MessageForm(size, tuple(map(tuple, parts)))
-                groups.append(GroupResult(tuple(places[start : start + count]), form, seconds))
-                start += count
-                total_bytes += count * size
+                groups.append(GroupResult(tuple(places[start : start + members]), form, seconds))
+                start += members
+                total_bytes += members * size
             answers = dict[str, tuple[Tree, Tree]]()
             for number, (name, query) in enumerate(ahead.items()):
                 early = answer.get("ahead", {}).get(str(number), {})
@@ -347,6 +381,7 @@ class Sharded:
     ) -> None:
         self.clients, self._shards, self._share = tuple(clients), tuple(shards), share
         self._last: tuple[bytes, object] | None = None  # (packed, result of `share`)
+        self._outputs = count()  # numbers of requests for outputs
 
     @property
     def shards(self) -> int:
@@ -389,16 +424,36 @@ class Sharded:
         states = unstack_states(tree)
         self._each("restore", lambda shard: {"states": _of(shard, states), "data": _of(shard, data)})
 
-    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        chosen = set(clients)
+    @contextmanager
+    def untrained(self) -> Iterator[None]:
+        self._each("set_aside")
+        try:
+            yield
+        finally:
+            self._each("bring_back")
 
-        def body(shard: Shard) -> Tree:  # workers use the model of their algorithm, which is the same
-            return {"w": w, "clients": json.dumps([client for client in shard.clients if client in chosen])}
-
-        examples = Tree()
-        for answer in self._each("example_outputs", body):
-            examples |= answer
-        return [examples[client] for client in clients]
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> Iterator[list[Tree]]:
+        # Workers use the model of their algorithm, which is the same.
+        chosen, shared, number = set(clients), self._share(pack({"w": w})), next(self._outputs)
+        called = dict[Shard, str]()
+        for shard in self._shards:
+            its_clients = [client for client in shard.clients if client in chosen]
+            if its_clients:
+                called[shard] = json.dumps(its_clients)
+        begin, size, columns = 0, 1, 1
+        while begin < columns:
+            pending = list[Pending]()
+            for shard, names in called.items():
+                body = {"number": number, "clients": names, "begin": begin, "count": size}
+                pending.append(shard.begin("example_outputs", body, shared))
+            examples = Tree()
+            while pending:  # and no answer stays in memory
+                answer = unpack(pending.pop(0)())
+                examples |= answer.pop("clients")
+                columns = answer["columns"]
+            begin += examples[clients[0]]["outputs"].shape[1]
+            size = max(1, _PART // max(1, sum(each["outputs"][:, 0].nbytes for each in examples.values())))
+            yield [examples.pop(client) for client in clients]
 
     def _collect(self, method: str) -> Tree:
         result: Tree = {}

@@ -97,7 +97,7 @@ class Vectorized(Loop):
                         ran = self._time_call(together, work, group, places.of(group))
                     yield ran
 
-    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[list[Tree]]:
         examples: dict[str, Tree] = {}
         for batch in self._batches.plan(clients):
             _, graphs = self._batches.graph(batch)
@@ -109,7 +109,7 @@ class Vectorized(Loop):
             with torch.no_grad():
                 logits = vmap(outputs, in_dims=flat.dims)(*flat.leaves)
             examples |= zip(batch, split_examples(logits, graphs.y, graphs.masks), strict=True)
-        return [examples[client] for client in clients]
+        return [[examples[client] for client in clients]]
 
     @contextmanager
     def ran(self) -> "Iterator[Callable[[], dict[Group, int] | None]]":

@@ -18,7 +18,7 @@ from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import Record, Values
 from fedweave.errors import DataError
-from fedweave.metrics.rank_sums import ALERTS, AverageRanks, RankSums, on_grid
+from fedweave.metrics.rank_sums import ALERTS, AverageRanks, RankSums, ascending, on_grid
 from fedweave.metrics.selection import OF_RANKS, OF_SCORES
 
 ALWAYS = ("loss", "accuracy", "f1")  # always in the result of `counts`
@@ -82,11 +82,20 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True, ranks: 
     return pairs | rank_pairs(_order(logits, log_p), truth, masks, names)
 
 
-def class_auc_pairs(logits: Tensor, y: Tensor, masks: Tensor) -> Tensor:
-    """Only the pairs "auc" of `counts`, [S, 2, c]."""
-    truth = y[:, None] == torch.arange(logits.shape[-1], device=logits.device)
-    pairs: Tensor = rank_pairs(_order(logits, torch.log_softmax(logits, -1)), truth, masks, ("auc",))["auc"]
-    return pairs
+def class_scores(logits: Tensor) -> Tensor:
+    """A score of each class [n, c] that orders examples as its probability does; of two classes the difference of
+    their logits."""
+    return _order(logits, torch.log_softmax(logits, -1))
+
+
+def auc_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
+    """Only the pairs "auc" of `counts` for one class, [S, 2], with little memory: score [n]; truth bool [n]."""
+    pairs = list[Tensor]()
+    for mask in masks:
+        positive, negative = score[mask & truth], ascending(score[mask & ~truth])
+        below, up_to = (torch.searchsorted(negative, positive, right=right).sum() for right in (False, True))
+        pairs.append(_pair((below + up_to).double() / 2, below.new_tensor(positive.numel() * negative.numel()), 0))
+    return torch.stack(pairs)
 
 
 def _order(logits: Tensor, log_p: Tensor) -> Tensor:
@@ -101,8 +110,8 @@ def _order(logits: Tensor, log_p: Tensor) -> Tensor:
     return torch.where(first & (log_p > _SURE), logits - others, log_p)
 
 
-def _pair(total: Tensor, count: Tensor) -> Tensor:
-    return torch.stack([total.to(torch.float64), count.to(torch.float64)], 1)
+def _pair(total: Tensor, count: Tensor, dim: int = 1) -> Tensor:
+    return torch.stack([total.to(torch.float64), count.to(torch.float64)], dim)
 
 
 def rank_pairs(score: Tensor, truth: Tensor, masks: Tensor, names: Sequence[str]) -> Tree:

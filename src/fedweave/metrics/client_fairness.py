@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy
+import torch
 
 from fedweave.errors import DataError
 from fedweave.metrics.selection import PLAIN, lower
@@ -79,7 +79,7 @@ def entropy(losses: np.ndarray) -> float:
     if not len(losses) or not np.isfinite(losses).all():
         return np.nan
     shares = losses / losses.max() if losses.max() > 0 else np.ones_like(losses)  # first scaled: sums cannot overflow
-    return float(scipy.special.entr(shares / shares.sum()).sum())
+    return float(torch.special.entr(torch.from_numpy(shares / shares.sum())).sum())  # without importing scipy.special
 
 
 class Correlation(NamedTuple):

@@ -51,7 +51,7 @@ def _by_rows(function: Callable[..., Tensor], *operands: Tensor) -> Tensor:
 def _rank_sums_of_rows(score: Tensor, truth: Tensor, sets: Tensor, count: int, alerted: bool) -> Tensor:
     """See `RankSums`; all arguments [r, n]."""
     # 1. Sort numbers that hold set, score and truth, so that nothing has to be looked up by the order afterwards.
-    key = _sort((sets << _SCORE_BITS) | (_order_number(score) << 1) | truth)
+    key = ascending((sets << _SCORE_BITS) | (_order_number(score) << 1) | truth)
     positive, value = key & 1, key >> 1
     first, after = _ties(value)  # [r, n]
     edges = (torch.arange(count + 1, device=key.device) << _SCORE_BITS).expand(len(key), -1).contiguous()
@@ -115,7 +115,7 @@ def _ties(value: Tensor) -> tuple[Tensor, Tensor]:
     return first, after
 
 
-def _sort(keys: Tensor) -> Tensor:
+def ascending(keys: Tensor) -> Tensor:
     """Each row in ascending order. On a CPU by NumPy, which is several times as fast as torch."""
     return keys.sort(-1).values if keys.device.type != "cpu" else torch.from_numpy(np.sort(keys.numpy(), -1))
 

@@ -15,12 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.local import Local
-from fedweave.core.algorithm import Algorithm
+from fedweave.algorithms.local import Local, local_of
 from fedweave.core.types import Record
 from fedweave.engines.engine import LocalEngine
-from fedweave.engines.loop import Loop
 from fedweave.errors import ConfigError, FedweaveError
 from fedweave.experiment.build import Built
 from fedweave.experiment.config import Config
@@ -123,18 +120,6 @@ class AloneResult:
         return table_of(rows)
 
 
-def local_of(algorithm: Algorithm) -> Local | None:
-    """`local` with the model and the learning settings of an algorithm of FedAvg's family, and with those of its parts
-    that are terms of the loss and need nothing from others; None for other algorithms, and for models that read what
-    others sent."""
-    if not isinstance(algorithm, FedAvg) or algorithm.net is not algorithm.model:
-        return None
-    names = [field.name for field in fields(Local) if field.name not in ("parts", "quorum")]
-    settings = {name: getattr(algorithm, name) for name in names}
-    parts = tuple(part for part in algorithm.parts if Local.takes_part(type(part)))
-    return Local(**settings, parts=parts)
-
-
 def is_wanted(config: Config, built: Ready) -> bool:
     """Whether a run trains it (`EvaluationSettings.alone`).
 
@@ -159,8 +144,6 @@ def is_wanted(config: Config, built: Ready) -> bool:
 
 def _obstacle(config: Config, built: Ready) -> str:
     """Why the same model cannot be trained at each member of a run; "" if it can."""
-    if isinstance(built, Built) and not isinstance(built.fed.executor, Loop):
-        return "the clients are not in this process"
     if len(built.fed.clients) < 2:
         return "there is one client"
     if built.member_algorithms if isinstance(built, Built) else config.member_models:
@@ -187,7 +170,7 @@ def train_alone(
         FedweaveError: training diverged at every member.
     """
     local, executor, general = local_of(built.algorithm), built.fed.executor, config.general
-    if local is None or not isinstance(executor, Loop):
+    if local is None:
         raise TypeError("this run cannot train it: see `is_wanted`")
     verdict = selection_entries(summary)
     members = dict[str, MemberResult]()

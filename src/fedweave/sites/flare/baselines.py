@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from fedweave.algorithms.deployment import deployable
+from fedweave.algorithms.local import local_of
 from fedweave.algorithms.scoring import measure
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.graph import TEST
@@ -22,7 +23,7 @@ from fedweave.core.types import Record
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
 from fedweave.errors import CallRefused
-from fedweave.experiment.runs.alone import MemberResult, local_of, rounds_alone
+from fedweave.experiment.runs.alone import MemberResult, rounds_alone
 from fedweave.experiment.shelf.members import Judge
 from fedweave.experiment.shelf.runs import member_seed, shelf_of_member
 from fedweave.metrics.kinds import kind_by
@@ -111,7 +112,7 @@ class Baselines:
             if request.kind == SHELF:
                 record[SHELF] = self._shelf(holdings, Judge(request.metric, positive, data.outputs))
             else:
-                local = None if job.algorithm is None else local_of(job.algorithm)
+                local = local_of(job.algorithm)
                 if local is None:
                     return {}, False
                 if self._training is None:
