@@ -16,7 +16,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import Ordering
 from fedweave.learn import compute_on_server, keep_trained
 from fedweave.metrics import groups, labels, link_ranks, numbers
-from fedweave.metrics.classification import class_auc_pairs, counts
+from fedweave.metrics.classification import class_scores, counts, rank_pairs
 from fedweave.metrics.kinds import always
 from fedweave.metrics.selection import OF_RANKS
 from fedweave.ops.rows import gather_rows
@@ -122,20 +122,17 @@ def on_validation(model: Model, w: Tree, graph: Graph) -> Tensor:
     classes or the sum of those of several labels, otherwise the loss with a minus. It is 0 without such examples, and
     -inf where outputs are not finite."""
     graph = (graph.in_splits if SPLIT_PAIRS in graph.extra else graph).at(VAL)
-    logits, validation = models.infer_split(model, w, graph), graph.masks[VAL][None]
-    if kind_of(graph.y) == CLASS and logits.shape[-1] == 2:
-        worth = _sum_of_auc(class_auc_pairs(logits, graph.y, validation))
-    elif kind_of(graph.y) == LABELS:
-        worth = _sum_of_auc(labels.counts(logits, graph.y, validation)["auc"])
+    logits, y, validation = models.infer_split(model, w, graph), graph.y, graph.masks[VAL][None]
+    if kind_of(y) == CLASS and logits.shape[-1] == 2:
+        pairs = rank_pairs(class_scores(logits)[:, 1:], (y == 1)[:, None], validation, ("auc",))["auc"]
+        right, of_all = pairs[0]  # [1] each
+        worth = (right / of_all.clamp(min=1)).sum()
+    elif kind_of(y) == LABELS:
+        right, of_all = labels.counts(logits, y, validation)["auc"][0]  # [labels] each
+        worth = (right / of_all.clamp(min=1)).sum()
     else:
-        worth = -pairs_of(logits, graph.y, validation, None, whole=False, scale=graph.scale)["loss"][0, 0]
+        worth = -pairs_of(logits, y, validation, None, whole=False, scale=graph.scale)["loss"][0, 0]
     return torch.where(logits.isfinite().all(), worth, -torch.inf)
-
-
-def _sum_of_auc(pairs: Tensor) -> Tensor:
-    """Over the classes of `pairs` [1, 2, c]; one without pairs counts 0."""
-    right, of_all = pairs[0]
-    return (right / of_all.clamp(min=1)).sum()
 
 
 def pairs_of(
