@@ -94,7 +94,9 @@ def auc_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
     for mask in masks:
         positive, negative = score[mask & truth], ascending(score[mask & ~truth])
         below, up_to = (torch.searchsorted(negative, positive, right=right).sum() for right in (False, True))
-        pairs.append(_pair((below + up_to).double() / 2, below.new_tensor(positive.numel() * negative.numel()), 0))
+        pairs.append(
+            _pair((below + up_to).double() / 2, torch.full_like(below, positive.numel() * negative.numel()), 0)
+        )
     return torch.stack(pairs)
 
 
@@ -149,7 +151,7 @@ def average_ranks(values: Tensor, masks: Tensor) -> Tensor:
 def _set_numbers(masks: Tensor) -> Tensor:
     """The number of each example's set, S of those in none: int64 [n] or [c, n] from masks [S, n] or [S, c, n]."""
     numbers = masks.new_full(masks.shape[1:], len(masks), dtype=torch.int64)
-    for number in range(len(masks)):  # on a CPU a tenth of the time of `amin` over sets
+    for number in reversed(range(len(masks))):  # on a CPU a tenth of the time of `amin` over sets
         numbers = torch.where(masks[number], number, numbers)
     return numbers.contiguous()
 
