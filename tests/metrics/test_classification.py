@@ -241,3 +241,15 @@ def test_what_belongs_to_no_set_or_to_another_changes_no_pair() -> None:
     pairs = counts(logits, y, masks)
     alone = counts(logits[masks[1]], y[masks[1]], torch.ones(1, int(masks[1].sum()), dtype=torch.bool))
     assert all(torch.equal(pairs[name][1], alone[name][0]) for name in pairs)
+
+
+def test_pairs_of_many_examples_are_counted_exactly() -> None:
+    """200,000 examples have 10^10 pairs; single precision holds whole numbers to 1.7 · 10^7."""
+    rng = np.random.default_rng(0)
+    score = torch.from_numpy(rng.normal(size=200_000).round(3).astype(np.float32))
+    y = torch.from_numpy((rng.random(200_000) < 0.3).astype(np.int64))
+    masks = torch.ones(1, 200_000, dtype=torch.bool)
+    pairs = counts(torch.stack([-score, score], 1), y, masks)["auc"][0, :, 1]
+    positive, negative = score[y == 1].double().numpy(), np.sort(score[y == 0].double().numpy())
+    below = np.searchsorted(negative, positive, "left").sum() + np.searchsorted(negative, positive, "right").sum()
+    assert pairs.tolist() == [below / 2, len(positive) * len(negative)]

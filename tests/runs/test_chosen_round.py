@@ -95,7 +95,7 @@ def test_models_of_clients_own_training_are_of_the_last_round(stopped: Path) -> 
     assert saved_round(stopped, "last") == "last"
     table = predictions(stopped, model="trained")
     assert table.equals(predictions(stopped, model="trained", when="last"))
-    with refusal("user.no-model", f"round {summary_of(stopped)['chosen_round']}", "--round"):
+    with refusal("user.no-model", f"round {summary_of(stopped)['chosen_round']}"):
         predictions(stopped, model="trained", when="best")
 
 

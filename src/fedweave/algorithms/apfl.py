@@ -67,7 +67,7 @@ class MixedModel(Part):
         return share
 
 
-def mix_weights(share: Tensor, personal: Tree, other: Tree) -> Tree:
+def mix_weights(share: float | Tensor, personal: Tree, other: Tree) -> Tree:
     """share · own + (1 − share) · other."""
     return add(scale(personal, share), scale(other, 1 - share))
 

@@ -64,7 +64,7 @@ def _rank_sums_of_rows(score: Tensor, truth: Tensor, sets: Tensor, count: int, a
     # 2. Positions in the row less where the set begins are ranks within the set.
     total, positives = bounds.diff(dim=-1), sum_sets(positive)
     doubled = sum_sets(positive * (first + after)) - 2 * bounds[:, :-1] * positives - positives**2
-    sums = [total.double(), positives.double(), doubled / 2]
+    sums = [total.double(), positives.double(), doubled.double() / 2]
     if alerted:
         of_set = (key >> _SCORE_BITS).clamp(max=count - 1)
         start, size = bounds.gather(-1, of_set), total.gather(-1, of_set)  # [r, n]

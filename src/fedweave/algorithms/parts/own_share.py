@@ -50,7 +50,7 @@ class OwnShare(Part):
         own, model, graph = ctx.client.state.get("w"), ctx.training.model, ctx.client.graph
         if not own:
             return ctx.received
-        models = [ctx.received, mix_weights(torch.tensor(0.5), own, ctx.received), own]
+        models = [ctx.received, mix_weights(0.5, own, ctx.received), own]
         if self.alone:
             models.append(ctx.memory["v"])
         best = torch.stack([on_validation(model, w, graph) for w in models]).argmax(0)  # the first of equally good ones
