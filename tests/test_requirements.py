@@ -145,6 +145,11 @@ CASES: list[tuple[str, str, tuple[Door, ...]]] = [
     ("config.loss-target", f'{NUMBERS}\nalgorithm = {{name = "local", focal = 2.0}}', ALL),
     ("config.loss-target", f'{LABELS}\nalgorithm = {{name = "fedavg", logit_adjustment = 1.0}}', ALL),
     ("config.loss-target", f'{LABELS}\nalgorithm = {{name = "local", number_loss = "mae"}}', ALL),
+    (
+        "config.intervals",
+        f'{NUMBERS}\nalgorithm = {{name = "ditto"}}\nevaluation = {{intervals = 0.9}}',
+        ("build", "site"),
+    ),
     ("config.class-weight", f'{LABELS}\nalgorithm = {{name = "fedavg", class_weight = [1.0, 2.0]}}', ALL),
     ("config.no-sens", 'algorithm = {name = "fairfed"}', ALL),
     ("config.no-sens", 'algorithm = {name = "f2gnn"}', ALL),

@@ -69,3 +69,12 @@ def test_what_a_server_learns_by_is_its_own() -> None:
     """Of momentum 0.5, of Adam 0.003."""
     document, _ = with_algorithm({"algorithm": {"name": "fedavgm", "server_lr": 0.7, "lr": 0.02}}, "fedadam")
     assert document["algorithm"] == {"name": "fedadam", "lr": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"), [("ditto", []), ("fedavg_ft", []), ("fedprox", ["own_share"]), ("local", [])]
+)
+def test_a_part_that_decides_what_the_new_algorithm_decides_is_dropped(name: str, kept: list[str]) -> None:
+    document, exchanged = with_algorithm({"algorithm": {"name": "fedavg", "parts": ["own_share"]}}, name)
+    assert document["algorithm"].get("parts", []) == kept
+    assert exchanged.dropped == (() if kept else ("parts own_share",))

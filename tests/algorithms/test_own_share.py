@@ -11,7 +11,7 @@ from fedweave.algorithms.parts.own_share import OwnShare
 from fedweave.algorithms.scoring import measure, on_validation
 from fedweave.core import model as models
 from fedweave.core.federation import Client
-from fedweave.core.graph import VAL
+from fedweave.core.graph import TRAIN, VAL
 from fedweave.core.tree import map_leaves
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -65,6 +65,20 @@ def test_without_validation_examples_or_training_it_is_the_joint_model():
         masks = graph.masks.clone()
         masks[VAL] = False
         assert distance(used_by(made, fed, last.state, name, graph._replace(masks=masks)), last.state["w"]) == 0
+
+
+def test_a_client_that_cannot_train_uses_the_joint_model_of_this_round():
+    fed = federation(dtype=torch.float64)
+    name = fed.clients[1]
+    graph = fed.graphs[name]
+    masks = graph.masks.clone()
+    masks[TRAIN] = False
+    clients = {**fed.graphs, name: graph._replace(masks=masks)}
+    fed = federation(dtype=torch.float64, clients=clients)
+    made = FedAvg(model(0.0), parts=(OwnShare(),), local_steps=8, **SGD)
+    *_, last = train(made, fed, 3)
+    assert int(clients[name].masks[VAL].sum())
+    assert distance(used_by(made, fed, last.state, name), last.state["w"]) == 0
 
 
 def test_a_model_that_is_not_finite_is_not_chosen():

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.parts import Part
+from fedweave.algorithms.parts import Part, has
+from fedweave.algorithms.parts.conflicts import DECISIONS
 from fedweave.algorithms.parts.names import parse_parts
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.model import Model
@@ -99,6 +100,12 @@ class Preset:
                 f"{self.paper.__name__} shares weights that only the model {name} has. Set model.name = {name!r}.",
                 code="config.model",
             )
+
+    def takes_part(self, kind: type[Part]) -> bool:
+        """Whether parts of a class may follow the paper's own: they decide nothing that one of these decides."""
+        own = self._paper({}).parts()
+        decided = [hook for hook in DECISIONS if any(has(part, hook) for part in own)]
+        return not any(has(kind, hook) for hook in decided)
 
     def _paper(self, values: Values) -> PaperSettings:
         paper_fields = _fields(self.paper)

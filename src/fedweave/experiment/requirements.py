@@ -383,6 +383,13 @@ def algorithm_settings(f: Designed) -> Unmet:
 def algorithm_and_data(f: Assembled) -> Unmet:
     """What an algorithm that is made, with its parts, demands of the data and the partition."""
     data, algorithm = f.data, f.algorithm
+    intervals = 0.0 if f.config is None else f.config.evaluation.intervals
+    if intervals and not getattr(f.parts, "uses_received", True):
+        yield (
+            "config.intervals",
+            f"evaluation.intervals = {intervals:g}: intervals are of one model for all members, and here each has its "
+            "own. Leave out evaluation.intervals, or the part by which members have their own, such as own_share.",
+        )
     # the loss; other classes may mean something else by the names of a `Criterion`'s settings
     if "class_weight" in getattr(type(algorithm), "__dataclass_fields__", {}):
         criterion = criterion_of(algorithm)

@@ -19,13 +19,13 @@ from fedweave.learn import keep_trained
 
 @dataclass(frozen=True)
 class OwnShare(Part):
-    """Every client uses the model that is best on its own validation examples, by the AUC of two classes or several
-    labels, otherwise by the loss: the joint model w, its model after its last training w_i, the mean of both, or v_i.
+    """Every client uses the best of three models on its own validation examples: the joint model, its own after its
+    last training, or the mean of both.
 
-    Nothing of this leaves the client. Without validation examples, and before its first training, it uses w.
+    Best is the highest AUC of two classes or several labels, otherwise the lowest loss. A client without training or
+    validation examples uses the joint model. Which one a client uses stays at home; its scores are sent as ever.
 
-    alone: whether a client also trains a model v_i from the first weights on, which it never mixes with others'; as
-           many steps again.
+    alone: whether a client also trains a fourth model, on its own examples only, by as many steps again.
     """
 
     alone: bool = False
@@ -54,4 +54,5 @@ class OwnShare(Part):
         if self.alone:
             models.append(ctx.memory["v"])
         best = torch.stack([on_validation(model, w, graph) for w in models]).argmax(0)  # the first of equally good ones
-        return map_leaves(lambda *leaves: torch.stack(leaves)[best], *models)
+        chosen = map_leaves(lambda *leaves: torch.stack(leaves)[best], *models)
+        return keep_trained(ctx.examples > 0, chosen, ctx.received)
