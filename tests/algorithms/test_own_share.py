@@ -9,6 +9,7 @@ import fedweave
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts.own_share import OwnShare
 from fedweave.algorithms.scoring import measure, on_validation
+from fedweave.apply.scorer import choose_model
 from fedweave.core import model as models
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, VAL
@@ -16,6 +17,7 @@ from fedweave.core.tree import map_leaves
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.trained import finished_config, load_trained
 from fedweave.models.gcn import GCN
 from fedweave.models.gin import GIN
 from tests.algorithms.test_family_oracles import LR, Problem
@@ -138,3 +140,17 @@ def test_two_classes_and_links_are_ranked_by_auc(task):
             logits, y = models.infer(net, w, graph)[graph.masks[VAL]], graph.y[graph.masks[VAL]]
             auc = roc_auc_score(y, (logits[:, 1] - logits[:, 0]).detach())
             assert on_validation(net, w, graph).item() == pytest.approx(auc, abs=1e-6)
+
+
+@pytest.mark.parametrize(("parts", "notes"), [([], 0), (["own_share"], 1)])
+def test_the_joint_model_of_a_run_with_own_models_is_noted_where_it_is_used(tmp_path, caplog, parts, notes):
+    data, partition = {"name": "synthetic", "nodes": 60}, {"name": "random", "clients": 2}
+    algorithm = {"name": "fedavg", "parts": parts}
+    document = {"rounds": 1, "data": data, "partition": partition, "model": {"name": "gcn", "hidden": 4}}
+    fedweave.run(document | {"algorithm": algorithm}, out=str(tmp_path / "run"), progress=False)
+    run = load_trained(tmp_path / "run", finished_config(tmp_path / "run"), "")
+    caplog.clear()
+    choose_model(run, None, run.built.fed.clients[0])
+    assert not caplog.records
+    choose_model(run, None, None)
+    assert len(caplog.records) == notes

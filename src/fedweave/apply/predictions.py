@@ -146,6 +146,8 @@ def predict_new(
         weights = {client or GLOBAL: next(iter(weights.values()))}
     if client is None:
         note_of_clients(run, model == "global")
+    if model == "global" and client is None:
+        note_of_joint_model(run)
 
     # 2. The new data: one graph for all, unless features or numbers are scaled by each client's own data.
     scales_nodes, scales_edges = data.scaling != "none", data.edge_attrs is not None and data.edge_attrs.auto
@@ -209,6 +211,19 @@ def note_of_clients(run: Trained, typical: bool) -> None:
             option("client"),
             option("data"),
         )
+
+
+def note_of_joint_model(run: Trained) -> None:
+    """Log how the global model that is used differs from the models whose results the run shows: where these are
+    clients' own, and where each client has its own units of a number."""
+    own = run.algorithm.evaluated_model(run.state) is None
+    if not own and not has_own_units(run.built.data):
+        return
+    facts = ["the run's results are of each client's own model, and this is the joint one"] if own else []
+    if has_own_units(run.built.data):
+        facts.append("it predicts at the mean level of all clients, where each has its own level and spread")
+    remedy = option("client", "NAME", python="client")
+    _LOG.warning("note: %s. For one client's model and units give %s", "; ".join(facts), remedy)
 
 
 def note_of_scaling(form: DataForm, clients: Sequence[str], data: Dataset) -> None:

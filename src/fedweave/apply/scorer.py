@@ -26,6 +26,7 @@ from fedweave.apply.predictions import (
     half_widths,
     has_own_units,
     note_of_clients,
+    note_of_joint_model,
     note_of_scaling,
 )
 from fedweave.core import model as models
@@ -363,6 +364,7 @@ def choose_model(run: Trained, model: str | None, client: str | None) -> ChosenM
     w, config = run.model_of(which, holder), run.config.of_member(holder, run.built.fed.clients)
     form = form_of_run(run)
     if client is None:
+        note_of_joint_model(run)
         flagging = flagging_of_global(run)
     else:
         form = form_of_client(run, form, client)

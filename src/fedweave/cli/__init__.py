@@ -35,7 +35,7 @@ GROUPS = {
         "list": ("init", "List the algorithms, their parts, datasets, partitions, models or engines."),
     },
     "Use a model": {
-        "predict": ("predict", "Predict classes with the models of a finished run."),
+        "predict": ("predict", "Predict with the models of a finished run."),
         "score": ("score", "Score new tables with one model, alone, where the data is."),
         "serve": ("score", "Answer requests for scores on this machine, as score gives them."),
         "explain": ("explain", "Explain one score: the columns, neighbors and edges that move it."),

@@ -238,7 +238,7 @@ def predict(
     model: Chosen = None,
     when: When = ModelRound.chosen,
 ) -> None:
-    """Predict classes at the sites with the models of a finished run.
+    """Predict at the sites with the models of a finished run.
 
     The sites read their data again: add new nodes, or edges if these are the examples, to their tables, with an empty
     split. Each site predicts on its own machine, with its own model or the model that the server sends, and nothing

@@ -349,7 +349,7 @@ def starting(sites: int, vertical: bool) -> tuple[Record, Record]:
 def write_site_file(path: Path, data: Record, **policy: object) -> None:
     """Write a site file with `data` as its [data] and a `policy` for its owner to tighten."""
     head = "# The data of this site and what may leave it; see docs/site-data.md and docs/policy.md.\n"
-    if not data.keys() & {"classes", "labels"}:
+    if not data.keys() & {"classes", "labels", "target", "targets"}:
         head += (
             '# Write below [data] how many classes all sites have, classes = 2, or their names, labels = ["a", "b"].\n'
         )
