@@ -16,6 +16,8 @@ from fedweave.datasets.features import normalize
 from fedweave.datasets.name_matching import difference, plain, similar_names
 from fedweave.datasets.notes import MIN_VALIDATION, name_notes, single_class_notes, validation_notes
 from fedweave.datasets.row_numbers import row_numbers
+from fedweave.experiment.facts import positive_in_data
+from fedweave.metrics.selection import Judging
 from fedweave.reports.notes import notes
 from tests import commands
 from tests.commands import SMALL
@@ -133,12 +135,12 @@ def two_classes(ones: int) -> Dataset:
 def test_members_with_few_validation_examples_are_named() -> None:
     data = two_classes(20)
     few, enough = np.r_[0:2, 30:70], np.r_[2:12, 70:80]
-    [[code, sentence]] = validation_notes(data, {"a": few, "b": enough, "c": few[:0]}).items()
+    [[code, sentence]] = validation_notes(data, {"a": few, "b": enough, "c": few[:0]}, 1).items()
     assert code == "few-validation"
     assert re.findall(r"(\d+) at (\w+)", sentence) == [("2", "a")]
-    assert validation_notes(data, {"b": enough, "c": few[:0]}) == {}  # without any examples nothing is chosen by them
-    # The other class, by name or number.
-    assert validation_notes(data, {"a": few}, "fair") == validation_notes(data, {"a": few}, 0) == {}
+    # Without any examples nothing is chosen by them.
+    assert validation_notes(data, {"b": enough, "c": few[:0]}, 1) == {}
+    assert validation_notes(data, {"a": few}, 0) == {}  # the other class
     # Of more classes, of numbers and of labels all examples count.
     for other in (
         replace(data, classes=3, labels=("fair", "fraud", "odd")),
@@ -147,6 +149,24 @@ def test_members_with_few_validation_examples_are_named() -> None:
         assert validation_notes(other, {"a": few}) == {}
         assert list(validation_notes(other, {"a": few[: MIN_VALIDATION - 1]})) == ["few-validation"]
         assert validation_notes(other, {"a": few[:MIN_VALIDATION]}) == {}
+
+
+def test_the_positive_class_of_data_is_that_of_a_run() -> None:
+    """By hand: the one that is given, else the one that is rare in training, else class 1."""
+    train = np.arange(100)
+    for ones, given, expected in (
+        (60, None, 1),  # neither is rare, also where class 0 is the rarer one
+        (40, None, 1),
+        (90, None, 0),
+        (10, None, 1),
+        (10, "fair", 0),
+        (90, 1, 1),
+    ):
+        assert positive_in_data(Judging(positive=given), two_classes(ones), train) == expected, (ones, given)
+    assert positive_in_data(Judging(), two_classes(100), np.arange(80, 120)) == 1  # of the training examples half
+    assert positive_in_data(Judging(), replace(DATA, classes=3), train) is None
+    with refusal("config.no-class", "'loan'"):
+        positive_in_data(Judging(positive="loan"), two_classes(10), train)
 
 
 @pytest.mark.parametrize("command", ["check", "run"])

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 import torch
 
+from fedweave.accounts.compliance import disclose
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.scoring import measure
 from fedweave.core import link_examples, model
@@ -21,17 +22,21 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.links import as_links
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.build import federation
-from fedweave.experiment.config import resolve
+from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.graphs import graph_of, links_of
 from fedweave.experiment.rounds import RoundResult, train
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.files import METRICS, read_table
+from fedweave.experiment.runs.reading import read_run
+from fedweave.export.card import card
+from fedweave.export.source import source
 from fedweave.metrics import link_ranks
-from fedweave.metrics.selection import OF_RANKS, RANKS_SAMPLED, Judging, Ranks, last_round_words
+from fedweave.metrics.selection import OF_RANKS, RANKS_SAMPLED, Judging, Ranks, sample_words
 from fedweave.metrics.stopping import Stopping
 from fedweave.models.gcn import GCN
 from fedweave.models.links import OnPairs
 from fedweave.partition import Random
+from fedweave.reports.first_screen import first_screen, places_table
 from tests.links.test_demands_of_links import shop
 from tests.links.test_links import random_data
 
@@ -286,9 +291,8 @@ def test_a_run_that_goes_on_chooses_the_same_round() -> None:
     assert [rows(step) for step in again] == [rows(step) for step in whole[3:]]
 
 
-def run_links(directory: Path, ranks: str, stop: int = 0) -> dict[str, Any]:
-    """What a run's files have; stop: the round after which it is interrupted and goes on."""
-    config = resolve({
+def links_config(ranks: str) -> Config:
+    return resolve({
         "seed": 2,
         "rounds": ROUNDS,
         "data": {"name": "synthetic", "task": "links", "nodes": 200, "features": 8, "rank_negatives": 10},
@@ -298,11 +302,20 @@ def run_links(directory: Path, ranks: str, stop: int = 0) -> dict[str, Any]:
         "engine": {"checkpoint_seconds": 100.0, "threads": 1},
         "evaluation": {"metric": "mrr", "ranks": ranks, "shelf": False, "alone": False},
     })  # fmt: skip
+
+
+def interrupt(config: Config, directory: Path, stop: int) -> None:
+    rounds = runs.running(config, directory, runs.Quiet())
+    for _ in range(stop):
+        next(rounds)
+    rounds.close()
+
+
+def run_links(directory: Path, ranks: str, stop: int = 0) -> dict[str, Any]:
+    """What a run's files have; stop: the round after which it is interrupted and goes on."""
+    config = links_config(ranks)
     if stop:
-        rounds = runs.running(config, directory, runs.Quiet())
-        for _ in range(stop):
-            next(rounds)
-        rounds.close()
+        interrupt(config, directory, stop)
     summary = runs.run(config, directory, runs.Quiet(), resume=bool(stop))
     table = read_table(directory, METRICS).to_pylist()
     values = {(row["round"], row["client"], row["split"], row["metric"]): row["value"] for row in table}
@@ -324,10 +337,29 @@ def test_a_run_has_all_ranks_of_its_chosen_round(tmp_path: Path) -> None:
         assert run_links(tmp_path / str(stop), "needed", stop) == some
 
 
-def test_the_last_round_is_named_by_what_its_metric_is_of() -> None:
-    sampled, whole = {"judged/mrr": -1.0, RANKS_SAMPLED: 1.0}, {"judged/mrr": -1.0, RANKS_SAMPLED: 0.0}
-    assert last_round_words(sampled, 6) != last_round_words(whole, 6) == last_round_words({"judged/mrr": -1.0}, 6)
-    assert last_round_words({"judged/auc": 1.0, RANKS_SAMPLED: 1.0}, 6) == last_round_words(whole, 6)
+def test_only_ranks_are_of_a_sample() -> None:
+    assert sample_words("mrr", True) != sample_words("mrr", False) == sample_words("auc", True) == ""
+
+
+@pytest.mark.usefixtures("few")
+def test_ranks_of_a_sample_are_named_in_pages_and_cards(tmp_path: Path) -> None:
+    """The chosen round of a run under way is of the sample, too; that of a finished run is not."""
+    words, config = sample_words("mrr", True), links_config("needed")
+    interrupt(config, tmp_path, ROUNDS - 1)
+    begun = read_run(tmp_path)
+    assert begun.summary["chosen_round"] < ROUNDS - 1
+    assert [words in row[0].text for row in places_table(begun, ()).rows[:2]] == [True, True]
+    assert words in repr(first_screen(begun, disclose(begun)).tiles[0])
+
+    runs.run(config, tmp_path, runs.Quiet(), resume=True)
+    ended = read_run(tmp_path)
+    assert ended.summary["chosen_round"] < ROUNDS
+    rows = places_table(ended, ()).rows
+    assert [words in row[0].text for row in rows] == [number == 1 for number in range(len(rows))]  # the last round's
+    assert words not in repr(first_screen(ended, disclose(ended)).tiles[0])
+    for when in ("chosen", "last"):
+        text = card(ended, source(tmp_path, None, None, when=when), None, "")
+        assert (words in text) == (when == "last")
 
 
 @pytest.mark.usefixtures("few")

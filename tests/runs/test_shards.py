@@ -369,6 +369,17 @@ def header_of(document: Document) -> str:
     return text.getvalue().partition("\n")[2]
 
 
+def test_shards_note_few_validation_examples_of_the_positive_class(tmp_path: Path) -> None:
+    for positive in (0, 1):
+        document = SMALL | {"data": {"name": "synthetic", "nodes": 60, "classes": 2, "features": 4}}
+        document["evaluation"] = {"positive": positive}
+        folder = tmp_path / f"shards-{positive}"
+        write_shards(resolve(document), folder)
+        facts, text = facts_of_shards(resolve(sharded(document, folder))), header_of(document)
+        assert facts is not None
+        assert [note in text for note in facts.notes if f" of class {positive}: " in note] == [True]
+
+
 def test_the_main_process_opens_shards_where_it_needs_more_than_they_state(tmp_path: Path) -> None:
     document = source(CASES["edges with attributes"], tmp_path)
     write_shards(resolve(document), tmp_path / "shards")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
@@ -247,6 +248,24 @@ def test_a_label_beyond_the_classes_is_named_by_its_row(project: Path) -> None:
     row = int((npz.read(project / "bank-b/data.npz", "data").y >= 2).argmax())
     told = examine(project, read_project(project))
     assert [f"data.npz: y, row {row}: label " in what for whose, what in told.faults if whose == "bank-b"] == [True]
+
+
+def test_few_validation_examples_are_of_the_positive_class(project: Path) -> None:
+    """By hand: five validation examples are of class 1, and every second training example."""
+    for site in SITES:
+        path = project / site / "data.npz"
+        data = npz.read(path, "data")
+        train, val, _ = map(np.flatnonzero, np.asarray(data.public))
+        y = np.zeros_like(data.y)
+        y[train[::2]] = y[val[:5]] = 1
+        npz.write(replace(data, y=y, classes=2), path)
+        (project / site / SITE_FILE).write_text('[data]\npath = "data.npz"\nclasses = 2\n')
+    for positive, noted in ((None, True), (1, True), (0, False)):
+        config = None
+        if positive is not None:
+            config = resolve({**experiment().plain(), "evaluation": {"positive": positive}})
+        notes = [what for _, what in examine(project, read_project(project), config).notes]
+        assert any(" of class 1: 5 at " in note for note in notes) == noted, positive
 
 
 def test_a_site_that_trains_on_one_class_alone_is_noted(project: Path) -> None:

@@ -205,11 +205,11 @@ def note_of_clients(run: Trained, typical: bool) -> None:
         notes.append(f"all edges of these tables carry messages; of its data the run left out {edges} between clients")
     if notes:
         _LOG.warning(
-            "note: %s. Scores of the run's own nodes can therefore differ from the run's. To get those, give the nodes "
-            "and edges of one client and its name as %s, or take the run's own examples, without %s",
+            "note: %s. Scores of the run's own nodes can therefore differ from the run's. To get those, pass the nodes "
+            "and edges of one client together with %s, or leave out %s to take the run's own examples",
             "; ".join(notes),
-            option("client"),
-            option("data"),
+            option("client", "NAME"),
+            option("data", python="the argument data"),
         )
 
 

@@ -219,25 +219,18 @@ def single_class_notes(data: Dataset) -> Iterator[str]:
         )
 
 
-def validation_notes(
-    data: Dataset, members: Mapping[str, np.ndarray], positive: str | int | None = None
-) -> dict[str, str]:
-    """{"few-validation": a sentence} where members have some validation examples, and of two classes fewer than
-    `MIN_VALIDATION` positive ones, else fewer than that at all.
+def validation_notes(data: Dataset, members: Mapping[str, np.ndarray], positive: int | None = None) -> dict[str, str]:
+    """{"few-validation": a sentence} where members have some validation examples, and of the positive class fewer than
+    `MIN_VALIDATION`, else fewer than that at all.
 
-    members: the validation examples of each, int64, by its name. positive: the class, by name or number; without it,
-    or with a class that the data lacks, the rarer one.
+    members: the validation examples of each, int64, by its name. positive: the number of the positive one of two
+    classes; None where all examples count.
     """
     is_counted, what = np.ones(data.examples, bool), "validation links"
     if data.links is None:
         what = f"validation {data.example}s"
-    if data.target == CLASS and data.links is None and data.classes == 2:
-        names = data.labels or (0, 1)
-        counts = np.bincount(data.y[data.y >= 0], minlength=2)
-        number = names.index(positive) if positive in names else positive
-        if number not in (0, 1):
-            number = int(counts[1] <= counts[0])
-        is_counted, what = data.y == number, f"{what} of class {names[number]}"
+    if positive is not None:
+        is_counted, what = data.y == positive, f"{what} of class {data.labels[positive] if data.labels else positive}"
     few = list[tuple[int, str]]()
     for name, rows in members.items():
         count = int(is_counted[rows].sum())
@@ -249,6 +242,6 @@ def validation_notes(
     more = f" and few at {len(few) - _MAX_MEMBERS:,} more members" if few[_MAX_MEMBERS:] else ""
     return {
         "few-validation": f"{what}: {text}{more}. With fewer than {MIN_VALIDATION}, a member's validation score is "
-        "mostly chance, and with it a threshold of its own and its part in the chosen round, where all members count "
-        "the same; give validation a larger share, or compare over several seeds"
+        "mostly chance. So are a threshold of its own and its part in choosing the round; give validation a larger "
+        "share, or compare over several seeds"
     }

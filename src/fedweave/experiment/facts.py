@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.core.graph import VAL
-from fedweave.core.types import Record
+from fedweave.core.graph import TRAIN, VAL
+from fedweave.core.types import CLASS, Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.notes import feature_notes, name_notes, single_class_notes, time_notes, validation_notes
+from fedweave.metrics.kinds import selection_of
+from fedweave.metrics.selection import Judging
 from fedweave.partition import notes_on_unused, repeats
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.statistics import totals
@@ -48,18 +50,31 @@ def totals_of(data: Dataset, partition: Partition) -> dict[str, int]:
     return numbers
 
 
-def data_notes(
-    partitioner: object, data: Dataset, partition: Partition, positive: str | int | None = None
-) -> list[str]:
-    """Notes on odd data, and on what came with it and is not used. partitioner: what made the partition. positive: see
-    `datasets.notes.validation_notes`."""
+def positive_in_data(judging: Judging, data: Dataset, train: np.ndarray) -> int | None:
+    """The number of the positive class, as a run chooses it; None unless examples are of two classes.
+
+    train: the training examples, int64.
+
+    Raises:
+        ConfigError: the data has no such class.
+    """
+    if data.target != CLASS or data.links is not None or data.classes != 2:
+        return None
+    y = data.y[train]
+    return selection_of(judging.of(data.labels, data.classes), np.bincount(y[y >= 0], minlength=2))[1]
+
+
+def data_notes(partitioner: object, data: Dataset, partition: Partition, judging: Judging) -> list[str]:
+    """Notes on odd data, and on what came with it and is not used. partitioner: what made the partition."""
     names = client_ids(len(partition.parts), partition.names)
     nodes = {name: part.nodes for name, part in zip(names, partition.parts, strict=True)}
     of_cut = (*notes_on_unused(partitioner, data, partition), *repeats(data, partition))
     of_columns = (*single_class_notes(data), *name_notes(data), *feature_notes(data))
-    validation = dict[str, np.ndarray]()
+    train, validation = [np.zeros(0, np.int64)], dict[str, np.ndarray]()
     for name, part in zip(names, partition.parts, strict=True):
         if part.labels:
+            train.append(part.examples[part.masks[TRAIN]])
             validation[name] = part.examples[part.masks[VAL]]
+    positive = positive_in_data(judging, data, np.concatenate(train))
     of_members = validation_notes(data, validation, positive).values()
     return [*of_cut, *of_columns, *of_members, *time_notes(data, partition.parts[0].split_times, nodes)]

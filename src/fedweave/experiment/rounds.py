@@ -62,7 +62,7 @@ UNSORTED = f"{BEST}/unsorted"  # in a summary while not all examples of the best
 FEW = 50_000  # examples below which every evaluation sorts them (`Judging.ranks`)
 SAMPLE_SENTENCE = (
     f"evaluations rank a sample of the links, at most {SAMPLE:,} queries of each split, the same in every round; all "
-    "links of the chosen round are ranked at the end. [evaluation] ranks = 'all' always ranks all."
+    "links of the round that is the result are ranked at the end. [evaluation] ranks = 'all' always ranks all."
 )
 _LOG = logging.getLogger(__name__)
 

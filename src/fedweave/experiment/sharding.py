@@ -148,7 +148,7 @@ def _checked_facts(
     return {
         "columns": statistics(data, clients),
         "totals": totals_of(data, clients),
-        "notes": data_notes(ShardClients(), data, clients),
+        "notes": data_notes(ShardClients(), data, clients, config.evaluation),
         "form": asdict(form_of_clients(sharded, data, clients, clients)),
         "used": sum(int(part.masks.any(0).sum()) for part in clients.parts),
         "entries": entries_of(data),

@@ -54,7 +54,7 @@ def evaluation_interval(built: Built, rounds: int, ranks: str = "auto") -> int:
 
 
 def work_of(built: Built, ranks: str = "auto") -> tuple[float, float]:
-    """The rows that a round reads, and those that an evaluation between the first and the last reads."""
+    """The rows that a round reads, and those that an evaluation reads, with ranks of a sample where it may take one."""
     algorithm, fed, columns = built.algorithm, built.fed, built.columns
     settings = algorithm, *algorithm.composed.values()
     nodes = np.array(columns["nodes"], float)  # [clients]

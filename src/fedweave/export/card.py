@@ -22,7 +22,7 @@ from fedweave.experiment.config.toml import check_keys
 from fedweave.experiment.runs.data_form import DataForm
 from fedweave.experiment.runs.reading import Run
 from fedweave.export.source import AT_SITES, HANDED_OUT, Source
-from fedweave.metrics.selection import lower, of_best, of_members, selection_metric_of, title_of
+from fedweave.metrics.selection import lower, of_best, of_members, sample_words, selection_metric_of, title_of
 from fedweave.privacy.accountant import bounds, remarks
 from fedweave.reports.notes import RunFacts, notes
 from fedweave.reports.result_names import GAPS
@@ -118,6 +118,7 @@ def card(run: Run, source: Source, client: str | None, usage: str, settings: Car
     best, rounds = source.when == "best", counted(run.summary["rounds"], "round")
     after = f"round {metrics['best_val/round']:g}, of {rounds} the best on validation examples," if best else rounds
     metrics = of_best(metrics) if best else run.last_metrics or metrics
+    sampled = run.ranks_sampled(run.result_round if best else run.last_evaluation)
     whose = "the server's global model" if source.which == "global" else f"the {source.which} model of {client}"
 
     # 1. which model it is, from when, whom to ask, and what it is for
@@ -175,7 +176,7 @@ def card(run: Run, source: Source, client: str | None, usage: str, settings: Car
         "## Intended use",
         _bullets(use or ["Its owner states no intended use (intended_use in the file of --card)."]),
         "## Limits",
-        _bullets(_limits(run, metrics, settings)),
+        _bullets(_limits(run, metrics, sampled, settings)),
         "## Training data",
         _bullets(data),
         "## Architecture",
@@ -186,7 +187,7 @@ def card(run: Run, source: Source, client: str | None, usage: str, settings: Car
         f"Of the whole run, after {'that round' if best else 'its last evaluation'}; they do not "
         "show this model separately.",
         *remarks_on_metrics,
-        _bullets(f"{about}: {metrics[name]:.4f}" for name, about in _card_metrics(metrics, facts.test)),
+        _bullets(f"{about}: {metrics[name]:.4f}" for name, about in _card_metrics(metrics, sampled, facts.test)),
         *(["## Groups of people", *group_gaps] if group_gaps else []),
         "## Privacy",
         _bullets(privacy),
@@ -197,7 +198,7 @@ def card(run: Run, source: Source, client: str | None, usage: str, settings: Car
     return "\n\n".join(parts) + "\n"
 
 
-def _limits(run: Run, metrics: Record, settings: CardSettings) -> list[str]:
+def _limits(run: Run, metrics: Record, sampled: bool, settings: CardSettings) -> list[str]:
     """Where the model ends: as its owner says, and what follows from the run."""
     lines = [settings.limits] if settings.limits else []
     lines += [
@@ -209,7 +210,8 @@ def _limits(run: Run, metrics: Record, settings: CardSettings) -> list[str]:
     if worst is not None and best is not None:
         low, high = sorted([float(worst), float(best)])
         lines.append(
-            f"Members differ: their {title_of(metric)} on their own test examples is {low:.4f} to {high:.4f}; the "
+            f"Members differ: their {title_of(metric)} is {low:.4f} to {high:.4f} on their own test "
+            f"examples{sample_words(metric, sampled)}; the "
             f"{'highest' if lower(metric) else 'lowest'} is the worst."
         )
     verdict = verdict_of(run.summary, run.metrics)
@@ -234,10 +236,11 @@ def gaps(metrics: Record) -> list[str]:
     ]
 
 
-def _card_metrics(metrics: Record, test: str) -> list[tuple[str, str]]:
+def _card_metrics(metrics: Record, sampled: bool, test: str) -> list[tuple[str, str]]:
     """The card's metrics and their descriptions, with the run's selection metric.
 
-    The "global" AUC is left out where it is the same as the AUC within members. test: the examples of "global" metrics.
+    The "global" AUC is left out where it is the same as the AUC within members. sampled: whether ranks are of
+    a sample. test: the examples of "global" metrics.
     """
     members = counted(int(metrics.get("within/members") or 0), "member")
     same = metrics.get("within/auc") is not None and metrics["within/auc"] == metrics.get("global/auc")
@@ -247,7 +250,8 @@ def _card_metrics(metrics: Record, test: str) -> list[tuple[str, str]]:
     rows = []
     for name, about in descriptions.items():
         if metrics.get(name) is not None and not (same and name == "global/auc"):
-            rows.append((name, about.format(members=members, test=test)))
+            words = sample_words(name.rpartition("/")[2], sampled)
+            rows.append((name, about.format(members=members, test=test) + words))
     return rows
 
 

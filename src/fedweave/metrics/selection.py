@@ -438,10 +438,9 @@ def of_result(summary: Mapping[str, Any]) -> dict[str, float | None]:
     return others | of_best(metrics)
 
 
-def last_round_words(metrics: Mapping[str, float | None], round: int) -> str:
-    """ "last round 20", and whether its selection metric ranks only a sample of the links. metrics: of that round."""
-    sampled = metrics.get(RANKS_SAMPLED) and selection_metric_of(metrics) in OF_RANKS
-    return f"{LAST_ROUND} {round:,}" + (", a sample of the links" if sampled else "")
+def sample_words(metric: str, sampled: bool) -> str:
+    """What follows a metric's value: ", a sample of the links" if it is of ranks and these are `sampled`, else ""."""
+    return ", a sample of the links" if sampled and metric in OF_RANKS else ""
 
 
 def near_constant(predicted: float, true: float) -> bool:

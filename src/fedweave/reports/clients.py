@@ -83,7 +83,7 @@ def header(console: Console, config: Config, built: Ready) -> None:
             print_line(console, favorable)
     without_test = warn_untested(columns["test"], built.fed.test is not None)
     if built.facts is None:
-        of_data = data_notes(config.partition.make(), data, built.partition, config.evaluation.positive)
+        of_data = data_notes(config.partition.make(), data, built.partition, config.evaluation)
     else:
         of_data = [*built.facts.notes]
     of_edges = unused_attribute_warnings(fitted_model(config, data), data.edge_attrs)

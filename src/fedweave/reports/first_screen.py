@@ -30,9 +30,9 @@ from fedweave.metrics.selection import (
     SHELF_JOINT,
     WORDS_OF_PLACES,
     WORST_MEMBER,
-    last_round_words,
     lower,
     rank,
+    sample_words,
     title_of,
 )
 from fedweave.reports.cells import NONE, Cell, ResultTable
@@ -96,8 +96,12 @@ def _sentence_without(run: Run) -> str:
 
 def _of_round(run: Run) -> str:
     """The round that the main numbers are of."""
-    chosen = run.summary.get("chosen_round")
-    return f"{LAST_ROUND} {run.last_evaluation:,}" if chosen is None else f"{CHOSEN_ROUND} {chosen:,}"
+    return _round_words(run, CHOSEN_ROUND if "chosen_round" in run.summary else LAST_ROUND, run.result_round)
+
+
+def _round_words(run: Run, name: str, round: int) -> str:
+    """ "chosen round 20", and whether its selection metric ranks a sample of the links."""
+    return f"{name} {round:,}{sample_words(run.selection_metric, run.ranks_sampled(round))}"
 
 
 def _ends(low: float | None, high: float | None) -> str:
@@ -248,7 +252,7 @@ def places_table(run: Run, members: Sequence[ServedMember]) -> ResultTable:
     if rows and members:
         rows[0][1][WORST_MEMBER] = Cell(short(members[0].value), repr(members[0].value), members[0].name)
     if run.result_round != run.last_evaluation:
-        last = f"{title}, {last_round_words(run.last_metrics, run.last_evaluation)}"
+        last = f"{title}, {_round_words(run, LAST_ROUND, run.last_evaluation)}"
         add(last, metric, run.last_metrics, with_alone=False)
     value, low, high = (metrics.get(f"pooled/{metric}{end}") for end in ("", "_low", "_high"))
     if value is not None and not size:
@@ -267,7 +271,8 @@ def places_table(run: Run, members: Sequence[ServedMember]) -> ResultTable:
     # 2. What else describes the result.
     for name in ("hits_at_10", "auc", "average_precision") if metric in OF_RANKS else (*BESIDE, "loss"):
         if name != metric:
-            add(title_of(name), name, metrics)
+            words = sample_words(name, run.ranks_sampled(run.result_round))
+            add(f"{title_of(name)}{words}", name, metrics)
     columns = [*heads.values(), WORST_MEMBER, *alone.values()]
     shown = [head for head in columns if any(cells.get(head, Cell("")).text for _, cells in rows)]
     table = [(Cell(name), *(cells.get(head, Cell("")) for head in shown)) for name, cells in rows]

@@ -24,19 +24,21 @@ from fedweave.metrics.selection import (
     BESIDE,
     CHOSEN_ROUND,
     CROSSING,
+    LAST_ROUND,
     MEMBER_MEAN,
     OF_RANKS,
     PLAIN,
+    RANKS_SAMPLED,
     REFERENCE,
     RMSE,
     RMSE_OF_MEAN,
     WORDS_OF_PLACES,
     WORST_MEMBER,
     headline,
-    last_round_words,
     of_members,
     of_result,
     rank,
+    sample_words,
     selection_metric_of,
     title_of,
 )
@@ -284,7 +286,8 @@ def _result_table(summary: Values, rows: "pa.Table | None") -> Table:
     if chosen is not None and chosen != summary["rounds"]:
         place = "pooled" if size else "global"
         last = [summary["metrics"].get(f"{kind}/{metric}") for kind in (place, "local")]
-        words = last_round_words(summary["metrics"], summary["rounds"])
+        sampled = bool(summary["metrics"].get(RANKS_SAMPLED))
+        words = f"{LAST_ROUND} {summary['rounds']:,}{sample_words(metric, sampled)}"
         table.add_row(f"  {words}", *map(_short, last), "")
     if metric == PLAIN:
         add("  the most frequent class", "{}/majority")

@@ -39,7 +39,16 @@ from fedweave.metrics.best_rounds import best_validated, fairest, selection, val
 from fedweave.metrics.groups import MEASURED
 from fedweave.metrics.kinds import DIVERGED
 from fedweave.metrics.measured import GLOBAL, MISSING, ROUNDED_SCORES
-from fedweave.metrics.selection import BEST, POSITIVE, RAREST, RMSE, VERDICT, of_result, selection_metric_of
+from fedweave.metrics.selection import (
+    BEST,
+    POSITIVE,
+    RANKS_SAMPLED,
+    RAREST,
+    RMSE,
+    VERDICT,
+    of_result,
+    selection_metric_of,
+)
 
 T = TypeVar("T")
 
@@ -81,6 +90,11 @@ class Run:
     def last_evaluation(self) -> int:
         """The last round that was evaluated."""
         return int(pc.max(_evaluations(self.metrics)["round"]).as_py())
+
+    def ranks_sampled(self, round: int) -> bool:
+        """Whether a round's ranks of links are those of a sample."""
+        rows = values_of(self.metrics, RANKS_SAMPLED, "test", True)
+        return any(rows.filter(pc.field("round") == round)["value"].to_pylist())
 
     @property
     def classes(self) -> tuple[str, ...]:

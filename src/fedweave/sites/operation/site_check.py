@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from fedweave.apply.link_predictions import read_pairs
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.federation import step_info, step_name
-from fedweave.core.graph import SPLITS, VAL, Graph
+from fedweave.core.graph import SPLITS, TRAIN, VAL, Graph
 from fedweave.core.mechanism import LDP, Gaussian, SecureSum
 from fedweave.core.text import counted
 from fedweave.core.types import CLASS
@@ -23,9 +23,11 @@ from fedweave.datasets.name_matching import first_not_nfc
 from fedweave.datasets.notes import feature_notes, name_notes, time_notes, validation_notes
 from fedweave.engines.devices import choose_device
 from fedweave.experiment.config import Config, General
+from fedweave.experiment.facts import positive_in_data
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.pay_notes import equal_size_note
 from fedweave.experiment.rounds import is_evaluated
+from fedweave.metrics.selection import Judging
 from fedweave.sites.flare.accounts import Accounts
 from fedweave.sites.flare.admission import (
     check_algorithm,
@@ -118,7 +120,7 @@ def _check_party(
     if dataset.nodes < rules.min_nodes:
         why = f"{counted(dataset.nodes, 'node')}: fewer than policy.min_nodes = {rules.min_nodes}"
         findings.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
-    _check_split_sizes(folder, dataset, rules, findings)
+    _check_split_sizes(folder, dataset, rules, config, findings)
     findings.notes.extend((name, note) for note in (*dataset.notes, *feature_notes(dataset), *name_notes(dataset)))
     name_in_parts = first_not_nfc(dataset.ids)
     if name_in_parts:
@@ -137,7 +139,7 @@ def _check_site_data(
     if config is not None:
         _check_algorithm_fits(folder, dataset, data.normalize, rules, config, sites, findings)
     findings.facts.append((name, _describe_data(dataset)))
-    _check_split_sizes(folder, dataset, rules, findings)
+    _check_split_sizes(folder, dataset, rules, config, findings)
     forgotten = Forgotten.of(data, folder)
     if forgotten is not None:
         absent = f"; the data lacks {counted(forgotten.absent, 'id')} of the list" if forgotten.absent else ""
@@ -172,7 +174,7 @@ def _scales(dataset: Dataset) -> np.ndarray:
     return np.sqrt(total / np.maximum(count, 1))
 
 
-def _check_split_sizes(folder: Path, dataset: Dataset, rules: Rules, findings: Findings) -> None:
+def _check_split_sizes(folder: Path, dataset: Dataset, rules: Rules, config: Config | None, findings: Findings) -> None:
     """Check that each split has enough examples."""
     name = folder.name
     labeled = dataset.has_label  # a split by a hash contains nodes without a label
@@ -184,7 +186,10 @@ def _check_split_sizes(folder: Path, dataset: Dataset, rules: Rules, findings: F
             findings.faults.append((name, f"{folder / SITE_FILE}: {why}, {ends}"))
         if count == 0:
             findings.notes.append((name, f"no {split} {dataset.example}s"))
-    few = validation_notes(dataset, {name: np.flatnonzero(public[VAL])})
+    judging = Judging() if config is None else config.evaluation
+    train = np.flatnonzero(public[TRAIN])
+    positive = findings.attempt(name, partial(positive_in_data, judging, dataset, train))
+    few = validation_notes(dataset, {name: np.flatnonzero(public[VAL])}, positive)
     findings.notes.extend((name, note) for note in few.values())
     if dataset.target != CLASS:
         return
