@@ -365,7 +365,7 @@ class Flare(ServerEngine):
         for site in here:
             arrived_info = as_arrived(info, good[site], read_scoring(answers[site].note))
             if name in (JOIN, ALIGN):
-                arrived_info = describe_withheld(arrived_info, withheld_in(good[site]))
+                arrived_info = describe_withheld(arrived_info, withheld_in(good[site], answers[site].note))
             if read_note(answers[site].note).get(REPEATED) is True:
                 arrived_info = resend_info(arrived_info)
             self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, arrived_info)
