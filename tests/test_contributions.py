@@ -1,5 +1,6 @@
 """What clients brought to a global model: by hand, against independent arithmetic, and as the run itself measured."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -331,6 +332,10 @@ def test_gains_are_in_what_judges_the_run(tmp_path: Path) -> None:
     fedweave("run", tmp_path / "config.toml", "--out", tmp_path / "plain", "--quiet")
     check_facts(fedweave("contributions", tmp_path / "plain"), "accuracy")
     check_facts(fedweave("contributions", tmp_path / "plain", "--metric", "recall_at_1", code=2), "accuracy")
+    summary = json.loads((tmp_path / "plain/summary.json").read_text())
+    summary["metrics"]["scores/positive"] = 1.0  # as where a class is rare and a metric of none selects
+    (tmp_path / "plain/summary.json").write_text(json.dumps(summary))
+    fedweave("contributions", tmp_path / "plain", "--metric", "recall_at_1")
 
 
 def test_the_last_round_of_a_run_that_stopped_early_is_the_one_it_stopped_after(tmp_path: Path) -> None:

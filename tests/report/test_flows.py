@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +15,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedweave.accounts.compliance import messages_section, privacy_tile
+from fedweave.accounts.compliance import left_section, messages_section, privacy_tile
 from fedweave.accounts.ledger import flows, of_member, period, show_ledger
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Derived, Gaussian, Mechanism, SecureSum
-from fedweave.core.types import EVALUATION, FRAMING, SETUP, TRAINING
+from fedweave.core.types import EVALUATION, FRAMING, KEPT_BACK, SETUP, TRAINING
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.scaling import meter_scaling
 from fedweave.privacy.accountant import of_members
@@ -48,6 +49,22 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> pa.Table:
     peer = StepInfo.of({"s": Sends("a code", LDP(200.0, "node"))})
     kept.record(2, 2, "A.tell", ["bank-a"], "peer", {"s": 1.0}, 0.0, peer, ["bank-b"])
     return kept.table()
+
+
+@pytest.mark.parametrize("kept_back", [("labels",), ("labels", "nodes")])
+def test_the_line_of_what_left_before_training_has_nothing_that_was_kept_back(kept_back: tuple[str, ...]) -> None:
+    sends = {"labels": Sends("counts", LDP(1.0, "label")), "nodes": Sends("how many nodes")}
+    sends |= {key: replace(sends[key], reveals=f"{KEPT_BACK}kept back") for key in kept_back}
+    ledger = Ledger()
+    ledger.purpose = SETUP
+    ledger.record(0, 0, "(join)", ["a"], "up", {"labels": torch.zeros(2), "nodes": 3}, 0.0, StepInfo(sends))
+    table = left_section(flows(ledger.table()), 1).grid
+    rows = [dict(zip(table.head, row, strict=True)) for row in table.rows]
+    before = [row for row in rows if row["what the receiver learns"].startswith("before training")]
+    expected = [] if "nodes" in kept_back else [("before training: nodes", "none")]
+    assert [(row["what the receiver learns"], row["protection"]) for row in before] == expected
+    sizes = [int(row["size"].split()[0]) for row in rows]
+    assert sum(sizes[:-1]) == sizes[-1] == ledger.bytes_up
 
 
 def test_a_kind_of_message_is_one_line_with_its_ends_times_and_sums(ledger: pa.Table) -> None:

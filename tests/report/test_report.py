@@ -26,7 +26,7 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
 from fedweave.core.text import printable
-from fedweave.core.types import PREDICTION
+from fedweave.core.types import KEPT_BACK, PREDICTION
 from fedweave.experiment.config import dumps
 from fedweave.experiment.runs.reading import Group, Run, group_runs, read_run, read_runs, spread
 from fedweave.metrics.selection import of_result
@@ -616,6 +616,15 @@ def one_ledger(runs: dict[str, Path], *messages: tuple[list[str], dict[str, Any]
         ledger.record(1, call, "step", clients, "up", tree, 0.0, info)
     run = read_run(runs["s0"])
     return disclose(replace(run, ledger=ledger.table(), summary=run.summary | {"clients": 4})).sentences
+
+
+def test_what_policies_keep_back_is_one_sentence(runs: dict[str, Path]) -> None:
+    zeros = {key: f"{KEPT_BACK}zeros instead of {key}" for key in ("losses", "AUC")}
+    messages = [(["a"], {key: torch.zeros(2)}, None, reveals) for key, reveals in zeros.items()]
+    said = one_ledger(runs, (list("abcd"), {"n": 1}, None, "a count"), *messages)
+    [sentence] = [sentence for sentence in said if "zeros" in sentence]
+    check_facts(sentence, "step: AUC (zeros instead of AUC; 1 of", "step: losses (zeros instead of losses; 1 of")
+    assert all("n" in sentence for sentence in said if "No privacy mechanism" in sentence)
 
 
 def test_a_round_that_was_done_again_has_left_again(runs: dict[str, Path]) -> None:

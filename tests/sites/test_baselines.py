@@ -151,11 +151,26 @@ def check_audit(site: Path, out: Path) -> None:
     names = [row["metric"] if row["client"] == site.name else "" for row in rows]
     at = next(at for at, name in enumerate(names) if name.startswith("shelf/"))
     assert site.name in {row["client"] for row in rows if row["metric"].startswith("alone/")}
-    for change in ({"value": rows[at]["value"] + 1e-6}, {"metric": "shelf/recall_at_20"}):  # 1e-6 off, and never sent
+    off = {"value": rows[at]["value"] * (1 + 1e-6) + 1e-6}
+    for change in (off, {"metric": "shelf/recall_at_20"}):  # a millionth off, and never sent
         changed = rows[at] | change
         table = pa.Table.from_pylist([*rows[:at], changed, *rows[at + 1 :]], metrics.schema)
-        [line] = compare_alone(site, "r1", table) or ()
-        assert line.startswith(changed["metric"])
+        lines = compare_alone(site, "r1", table) or ()
+        assert [line.split(":")[0] for line in lines] == sorted({rows[at]["metric"], changed["metric"]})
+    of_site = [row for row in rows if row["client"] == site.name and row["metric"].startswith(("shelf/", "alone/"))]
+    without = pa.Table.from_pylist([row for row in rows if row not in of_site], metrics.schema)
+    lost = {row["metric"] for row in of_site if row["split"] == "test"} - {"alone/round"}
+    assert {line.split(":")[0] for line in compare_alone(site, "r1", without) or ()} == lost
+
+
+def test_a_number_of_a_site_that_sent_none_is_found_in_the_run(tmp_path: Path) -> None:
+    site = tmp_path / "bank-a"
+    (site / "ledgers").mkdir(parents=True)
+    (site / "ledgers/r1.jsonl").touch()
+    rows = [{"round": 2, "client": "bank-a", "split": "test", "metric": "local/accuracy", "value": 0.5}]
+    assert compare_alone(site, "r1", pa.Table.from_pylist(rows)) is None
+    rows += [rows[0] | {"metric": "shelf/auc"}]
+    assert len(compare_alone(site, "r1", pa.Table.from_pylist(rows)) or ()) == 1
 
 
 POLICIES = {

@@ -1,5 +1,6 @@
 """What policies keep at home is not among what a ledger, a journal and their reports say that a receiver learned."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from fedweave.core.types import FRAMING
 from fedweave.experiment.rounds import train
 from fedweave.sites.flare.audit import audit, compare
 from fedweave.sites.flare.compliance import of_site
+from fedweave.sites.flare.joining import withheld_in
+from fedweave.sites.flare.peers import WITHHELD
 from fedweave.sites.flare.scores import NOTHING, Scoring
 from fedweave.sites.flare.sitefile import FINE
 from tests.sites.projects import SITES, experiment, joined, set_policy
@@ -70,9 +73,18 @@ def test_a_description_names_what_leaves_only_where_something_that_it_covers_doe
     assert found["own/classes"].reveals.startswith(NOTHING)
     found = Scoring(measures=("loss",)).declaration(info, paths).sends
     [text] = {found[path].reveals for path in ("own/accuracy", "own/loss", "own/mean/loss")}
-    [nothing] = {found[path].reveals for path in ("own/auc", "own/classes")}
-    for word, leaves_site in (("hits", True), ("loss", True), ("AUC", False), ("class", False)):
-        assert (word in text, word in nothing) == (leaves_site, not leaves_site)
+    withheld = {"AUC": found["own/auc"].reveals, "class": found["own/classes"].reveals}
+    assert all(nothing.startswith(NOTHING) for nothing in withheld.values())
+    for word in ("hits", "loss", "AUC", "class"):
+        assert (word in text) == (word not in withheld)
+        assert [key for key, nothing in withheld.items() if word in nothing] == [word] * (word in withheld)
+
+
+def test_only_what_a_site_names_and_leaves_empty_is_entered_as_withheld() -> None:
+    reply = {"features": 3, "nodes": -1, "edges": torch.tensor(5), "split": torch.zeros(0), "labels": torch.zeros(0)}
+    assert withheld_in(reply, json.dumps({WITHHELD: ["labels", "nodes", "features", "edges"]})) == ("nodes", "labels")
+    assert not withheld_in(reply, "")
+    assert not withheld_in(reply, json.dumps({WITHHELD: 1}))
 
 
 def test_a_measure_of_pairs_of_classes_reveals_how_many_there_are() -> None:

@@ -48,7 +48,7 @@ def trained(project: Path, name: str = "fedavg", **settings: Any) -> tuple[Any, 
 
 
 def predict(
-    project: Path, config: Any, algorithm: Any, state: Any, which: str = "personal", flags: Flagging | None = None
+    project: Path, config: Any, algorithm: Any, state: Any, which: str = "personal", flags: Flagging | int | None = None
 ) -> Ledger:
     """Predict with the models of the run, in processes that have just begun."""
     fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=config.general.seed)
@@ -291,3 +291,6 @@ def test_without_a_common_class_a_site_flags_its_own_rare_one_by_hand(evaluation
     assert found.positive == positive
     if positive == 0:
         assert found.threshold == pytest.approx((0.9 + 0.2) / 2)
+    common = local_flagging(evaluation, data, torch.stack([p, 1 - p], 1), 1)  # as at all other sites
+    assert common is not None
+    assert common.positive == 1

@@ -23,7 +23,7 @@ from fedweave.sites.flare.predicted import read_flags
 from fedweave.sites.flare.server import flagging_known
 from tests.refusals import check_facts, refusal
 from tests.security.cheating import SITE, Cheat, agreed, reply
-from tests.sites.projects import SITES, joined, set_policy
+from tests.sites.projects import SITES, experiment, joined, set_policy
 from tests.sites.test_carrying_at_sites import on_transfers, own_tables, transfers
 from tests.sites.test_prediction_at_home import predict
 from tests.sites.test_secure_sums import made, metered, project, words  # noqa: F401
@@ -223,9 +223,58 @@ def test_all_sites_flag_by_the_threshold_of_all_validation_examples(project: Pat
 
 
 @pytest.mark.parametrize(
+    ("evaluation", "metrics", "positive"),
+    [
+        ({"metric": "average_precision"}, {"judged/average_precision": 0.0}, 0),
+        ({"metric": "auc", "threshold": "f1"}, {"judged/auc": -1.0, "scores/positive": 0.0}, 0),
+        ({"threshold": "f1"}, {"local/accuracy": 0.9}, 1),  # neither class is rare in the run
+        ({"threshold": "f1"}, {}, None),  # the run was never evaluated
+        ({}, {"local/accuracy": 0.9}, None),  # nothing is to be flagged
+        ({"metric": "auc", "positive": 0}, {"judged/auc": -1.0}, None),  # the sites read it in the settings
+    ],
+)
+def test_without_a_common_threshold_all_sites_get_the_class_of_the_run(
+    tmp_path: Path, evaluation: dict[str, Any], metrics: dict[str, float], positive: int | None
+) -> None:
+    config = experiment("fedavg", evaluation=evaluation)
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps({"rounds": 2, "class_count": 2, "metrics": metrics}))
+    found = flagging_known(config, path, "last")
+    assert found == positive
+    if positive is not None:
+        assert read_flags({"positive": positive}) == positive
+
+
+def test_all_sites_flag_the_class_that_the_server_sends_else_their_logs_name_it(
+    project: Path,  # noqa: F811
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    whole = transfers(tmp_path / "data")
+    own_tables(whole, project)
+    config = on_transfers(whole, scaled="none", evaluation={"metric": "average_precision"})
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, 2)
+    fed.snapshot()
+    scores = list[list[float]]()
+    for positive in (0, 1, None):
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            predict(project, config, algorithm, last.state, "global", positive)
+        events = [getattr(record, "fields", {}).get("event") for record in caplog.records]
+        assert events.count("flagged-class") == (len(SITES) if positive is None else 0)
+        scores.append([])
+        for site in SITES:
+            scores[-1] += pq.read_table(project / site / "runs/r1/predictions.parquet")["score"].to_pylist()
+    assert [a + b for a, b in zip(*scores[:2], strict=True)] == pytest.approx([1.0] * len(scores[0]))
+
+
+@pytest.mark.parametrize(
     "told",
     [
         {"positive": 2, "threshold": 0.5},
+        {"positive": 2},
+        {"threshold": 0.5},
         {"positive": 1, "threshold": math.nan},
         {"positive": 1, "threshold": -math.inf},
         {"positive": 1, "threshold": 1.5},

@@ -84,10 +84,16 @@ def disclose(run: Run) -> Disclosure:
     # 1. What clients sent.
     algorithm: object = ALGORITHMS.get(run.summary["algorithm"])
     sentences = pooling_sentences(run.config, capabilities(algorithm).pooled)
-    sentences += [_sending_sentence(row, client_count) for row in up]
+    sentences += [_sending_sentence(row, client_count) for row in up if not _kept_back(row)]
     if not up:
         sentences.append("No client sent anything but empty replies" + (" to the server." if peer else "."))
-    sentences += [_sending_sentence(row, client_count, " to other clients") for row in peer]
+    sentences += [_sending_sentence(row, client_count, " to other clients") for row in peer if not _kept_back(row)]
+    kept_back = list[str]()
+    for row in filter(_kept_back, up + peer):
+        clients = _clients_text(row["clients"], client_count)
+        kept_back.append(f"{row['call']} ({row['reveals'].removeprefix(KEPT_BACK)}; {clients[0].lower()}{clients[1:]})")
+    if kept_back:
+        sentences.append(f"Policies kept this back: {', '.join(kept_back)}.")
     sentences.append(
         "The ledger shows nothing else that left a client; all of it is "
         f"{decimal(total['up'] + total['peer'])}, counting the names and framing of the messages."
@@ -96,7 +102,7 @@ def disclose(run: Run) -> Disclosure:
         sentences.append(f"Of that, {decimal(total['peer'])} went from client to client and not to the server.")
 
     # 2. What protected it, and what that costs.
-    sent = [row for row in up + peer if not row["reveals"].startswith(KEPT_BACK)]
+    sent = [row for row in up + peer if not _kept_back(row)]
     bare = [row["call"] for row in sent if row["mechanism"] == "none"]
     if bare:
         subject = "any of it" if len(bare) == len(sent) else ", ".join(bare)
@@ -188,14 +194,16 @@ def _rounds_run_twice(ledger: pa.Table) -> list[int]:
     return sorted({number for number in numbers if number > 0})
 
 
+def _kept_back(row: Record) -> bool:
+    return str(row["reveals"]).startswith(KEPT_BACK)
+
+
 def _sending_sentence(row: Record, client_count: int, to: str = "") -> str:
     """What clients sent, how often and how much; row: see `_by_message`."""
     contents = f"“{row['reveals']}”" if row["reveals"] else "data without a description"
     subject = _clients_text(row["clients"], client_count)
     low, high = row["times"]
     often = "once" if low == high == 1 else f"{_range_text(f'{low:,}', f'{high:,}')} times"
-    if row["reveals"].startswith(KEPT_BACK):
-        return f"{subject} sent {row['reveals']} ({row['call']}, {often})."
     if row["all"] == (0, 0):
         return f"{subject} kept {contents} back ({row['call']} is empty, {often})."
     mechanism = "" if row["mechanism"] == "none" else f", {row['mechanism']}"
@@ -336,7 +344,7 @@ def left_section(entries: Sequence[Flow], member_count: int, titles: Mapping[str
     names = titles or {}
     for to, group in _groups(entries, member_count, names):
         total += sum(flow.bytes for flow in group)
-        if group[0].purpose == SETUP and group[0].key != FRAMING:
+        if group[0].purpose == SETUP and group[0].key != FRAMING and not group[0].kept_back:
             before += group
             continue
         row = {"what the receiver learns": _with_keys(group), "size": decimal(sum(flow.bytes for flow in group))}
@@ -345,7 +353,7 @@ def left_section(entries: Sequence[Flow], member_count: int, titles: Mapping[str
         row |= {"protection": "" if framing else group[0].mechanism, "who received it": to}
         rows.append(row | {"used for": "" if framing else group[0].purpose or "not stated"})
     if before:
-        keys = list(dict.fromkeys(flow.key for flow in before if not flow.kept_back))
+        keys = dict.fromkeys(flow.key for flow in before)
         mechanisms = sorted({flow.mechanism for flow in before})
         row = {"what the receiver learns": f"before training: {', '.join(keys)}"}
         row |= {"size": decimal(sum(flow.bytes for flow in before)), "protection": ", ".join(mechanisms)}

@@ -40,7 +40,7 @@ from fedweave.incentives.coalitions import (
 )
 from fedweave.incentives.payoffs import proportions
 from fedweave.incentives.shapley import Value, leave_one_out, shapley
-from fedweave.metrics.selection import METRICS, positive_of, selection_metric_of
+from fedweave.metrics.selection import METRICS, positive_in, selection_metric_of
 
 MAX_DISTANCE = 0.05  # allowed relative distance of a repetition's model, since machines round differently
 SITE_MEASURES = {  # column: what the parts coalition_value and validated_value measure
@@ -216,7 +216,7 @@ def _gain_metric(directory: Path, metric: str) -> tuple[str, int]:
     """The metric of the gains, and the number of the positive class."""
     metrics = read_summary(directory / SUMMARY)["metrics"]
     name = selection_metric_of(metrics) if metric == "auto" else metric
-    positive = positive_of(metrics)
+    positive = positive_in(metrics)
     in_summary = {key.rpartition("/")[2] for key in metrics}
     choices = [choice for choice in (*PLAIN, *NOT_PLAIN) if choice in in_summary]
     if name not in choices or (METRICS[name].positive and positive is None and metric != "auto"):

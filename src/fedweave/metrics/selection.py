@@ -288,6 +288,11 @@ class Judging:
     intervals: float = 0.0
     ranks: Ranks = "auto"
 
+    @property
+    def flags(self) -> bool:
+        """Whether these settings ask for examples of two classes to be flagged."""
+        return self.metric in OF_POSITIVE or self.positive is not None or self.threshold != "auto"
+
     def plain(self) -> Record:
         """The TOML table that produces these settings."""
         return {key: value for key, value in asdict(self).items() if value is not None}

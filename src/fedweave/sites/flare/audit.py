@@ -19,7 +19,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import EVALUATION, FRAMING, SETUP, TRAINING, Record
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document as ConfigDocument
-from fedweave.metrics.selection import ALONE, METRICS, SHELF
+from fedweave.metrics.selection import ALONE, METRICS, OF_RANKS, SHELF, is_possible
 from fedweave.sites.flare.accounts import NO_RUN
 from fedweave.sites.flare.chain import Head
 from fedweave.sites.flare.folder import RUNS, SITE_FILE
@@ -150,7 +150,7 @@ def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[s
     if not path.exists():
         raise UserError(f"{folder} has taken no part in the run {run}: there is no {path}.")
     journal = _table([read_journal(path)])
-    names = {*journal["client"].to_pylist()} or {folder.resolve().name}  # the site sent nothing, or lost its journal
+    names = _names_in(journal, folder)
     clients = {*ledger["client"].to_pylist()}
     if len(clients) == 1 and not clients & names:
         raise UserError(f"that ledger covers only {clients.pop()}: it is another member's copy. Ask for your own.")
@@ -159,32 +159,46 @@ def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[s
 
 
 def compare_alone(folder: Path, run: str, metrics: pa.Table) -> list[str] | None:
-    """Lines on the numbers of what the site in `folder` reaches alone that are not in the run as the site sent them.
-    None if the site sent none.
+    """Lines on the numbers of what the site in `folder` reaches alone in which the run differs from what the site sent.
+    None if neither has any.
 
     metrics: the run's (`runs.files.METRICS`), from the user who started the run.
     """
     record = read_baselines(folder / RUNS / run)
-    names = set(_table([read_journal(journal_path(folder, run))])["client"].to_pylist())
+    names = _names_in(_table([read_journal(journal_path(folder, run))]), folder)
     sent = dict[str, float]()
     for kind, listed in record.get("sent", {}).items():
         values = record.get(kind, {}).get("values", {})
         sent |= {f"{kind}/{name}": values[name] for name in listed if name in values}
-    if not sent:
-        return None
-    of_site = metrics.filter((pc.field("split") == "test") & (pc.field("round") == record["round"]))
     kept = dict[str, float]()
-    for row in of_site.to_pylist():
+    for row in metrics.filter(pc.field("split") == "test").to_pylist():
         kind, _, name = row["metric"].partition("/")
-        if row["client"] in names and kind in (SHELF, ALONE) and name in METRICS:
+        in_round = row["round"] == record.get("round", row["round"])
+        if row["client"] in names and in_round and kind in (SHELF, ALONE) and name in METRICS:
             kept[row["metric"]] = row["value"]
+    if not sent and not kept:
+        return None
     lines = list[str]()
-    for name, value in sorted(kept.items()):
+    for name in sorted(sent.keys() | kept.keys()):
         if name not in sent:
-            lines.append(f"{name}: the run has {value:.9g}, the site sent none")
-        elif not math.isclose(value, sent[name]):
-            lines.append(f"{name}: the run has {value:.9g}, the site sent {sent[name]:.9g}")
+            lines.append(f"{name}: the run has {kept[name]:.9g}, the site sent none")
+        elif name in kept and not math.isclose(kept[name], sent[name]):
+            lines.append(f"{name}: the run has {kept[name]:.9g}, the site sent {sent[name]:.9g}")
+        elif name not in kept and _is_kept(name, sent[name]):
+            lines.append(f"{name}: the site sent {sent[name]:.9g}, the run has none")
     return lines
+
+
+def _is_kept(name: str, value: float) -> bool:
+    """Whether a run keeps this number that a site sent: of the shelf only what selects or is of one class."""
+    kind, _, metric = name.partition("/")
+    of_shelf = metric in OF_RANKS or METRICS[metric].judges or METRICS[metric].positive
+    return is_possible(metric, value) and (kind != SHELF or of_shelf)
+
+
+def _names_in(journal: pa.Table, folder: Path) -> set[str]:
+    """The site's names in its journal; of a site that sent nothing, or lost its journal, that of its folder."""
+    return {*journal["client"].to_pylist()} or {folder.resolve().name}
 
 
 def same_configuration(folder: Path, run: str, document: ConfigDocument, sites: list[str]) -> bool | None:

@@ -115,7 +115,7 @@ class Flare(ServerEngine):
         vertical: bool = False,
         predict: bool = False,
         data: Tree | None = None,
-        flags: Flagging | None = None,
+        flags: Flagging | int | None = None,
     ) -> Replies:
         """Send every site the experiment and the round after which to continue. Each site replies with the form of its
         data (`JOINING`), and learns the common length of lists that all sites pad (`joining.max_lengths`).
@@ -123,7 +123,8 @@ class Flare(ServerEngine):
         vertical: the sites are parties with features of their own. They first find their common nodes (`alignment`),
         and reply with the form of their data on these. predict: the job predicts with a finished run's models. data:
         the versions of the sites' data at that round (`snapshot_data`); a site with an older version cannot join.
-        flags: how sites flag predictions; None leaves it to each site.
+        flags: how sites flag predictions, or the class alone, for which each site chooses a threshold; None leaves both
+        to each site.
 
         Raises:
             ClientsMissing: fewer than the quorum could join. UserError: the parties do not fit together.
@@ -149,7 +150,9 @@ class Flare(ServerEngine):
             declaration = COUNTING if unites else JOINING
         known = {"data": data or {}, "heads": self._heads.plain(sites), "versions": versions(document)}
         about = {"sites": sites, "protocol": PROTOCOL} | known | more
-        message: Tree = {} if flags is None else flags._asdict()
+        message: Tree = {}
+        if flags is not None:
+            message = flags._asdict() if isinstance(flags, Flagging) else {"positive": flags}
         request = {"kind": "join", "run": run, "document": document} | about
         replies = self._arrive(JOIN, declaration, request, dict.fromkeys(present, message))
         # 2. Parties find the nodes that all of them have, and that is all.
@@ -365,7 +368,7 @@ class Flare(ServerEngine):
         for site in here:
             arrived_info = as_arrived(info, good[site], read_scoring(answers[site].note))
             if name in (JOIN, ALIGN):
-                arrived_info = describe_withheld(arrived_info, withheld_in(good[site]))
+                arrived_info = describe_withheld(arrived_info, withheld_in(good[site], answers[site].note))
             if read_note(answers[site].note).get(REPEATED) is True:
                 arrived_info = resend_info(arrived_info)
             self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, arrived_info)

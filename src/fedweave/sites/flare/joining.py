@@ -20,6 +20,7 @@ from fedweave.core.tree import Tree
 from fedweave.core.types import CLASS, KEPT_BACK, LABELS, NUMBER, Kind
 from fedweave.errors import UserError
 from fedweave.sites.flare.holdings import Holdings
+from fedweave.sites.flare.peers import WITHHELD, read_note
 from fedweave.sites.flare.sitefile import Rules
 
 SIZES = "sizes"
@@ -137,15 +138,18 @@ def describe_withheld(info: StepInfo, keys: Iterable[str]) -> StepInfo:
     return replace(info, sends=sends)
 
 
-def withheld_in(reply: Tree) -> tuple[str, ...]:
-    """The fields of `JOINING` that a site's report withholds."""
-    return tuple(key for key, leaf in reply.items() if key in JOINING and _is_blank(leaf))
+def withheld_in(reply: Tree, note: str) -> tuple[str, ...]:
+    """The fields of `JOINING` that a site's report withholds: those that its note names and that hold nothing."""
+    named = read_note(note).get(WITHHELD)
+    if not isinstance(named, list):
+        return ()
+    return tuple(key for key, leaf in reply.items() if key in JOINING and key in named and _is_blank(leaf))
 
 
 def _is_blank(leaf: object) -> bool:
     if isinstance(leaf, dict):
         return bool(leaf) and all(map(_is_blank, leaf.values()))
-    return not len(leaf) if isinstance(leaf, torch.Tensor) else leaf == -1
+    return not leaf.numel() if isinstance(leaf, torch.Tensor) else leaf == -1
 
 
 def _blank(leaf: object) -> object:

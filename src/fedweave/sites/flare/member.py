@@ -48,7 +48,7 @@ from fedweave.sites.flare.joining import (
 )
 from fedweave.sites.flare.machine import read_about
 from fedweave.sites.flare.participation import EARLY_SUMS, Participation
-from fedweave.sites.flare.peers import REPEATED, SUM_OF, UNFINISHED, WRITTEN, Post, Receipt, resend_info
+from fedweave.sites.flare.peers import REPEATED, SUM_OF, UNFINISHED, WITHHELD, WRITTEN, Post, Receipt, resend_info
 from fedweave.sites.flare.policy import SCORES, PolicyViolation, check_calls, check_reply, min_exchange_nodes
 from fedweave.sites.flare.policy_changes import PolicyFile
 from fedweave.sites.flare.policy_names import read_checked
@@ -167,7 +167,7 @@ class Member:
 
     def _reply(self, request: Request, blob: bytes) -> tuple[bytes, str]:
         if isinstance(request, Join):
-            return self._join(request, blob), ""
+            return self._join(request, blob)
         if self._job is None:
             raise CallRefused(f"{describe_request(request)} was asked for before the site had joined the job")
         if request.pin != self._job.pin:
@@ -184,7 +184,7 @@ class Member:
         if isinstance(request, Measure):
             return self._measure(self._job, request)
         if not isinstance(request, StepRequest):
-            return self._report(request.round, *prepare(self._job, request, message, self._log)), ""
+            return self._report(request.round, *prepare(self._job, request, message, self._log))
         return self._step(request, message)
 
     def _refuse(self, request: Request | None, error: Exception) -> Answer:
@@ -194,7 +194,7 @@ class Member:
             self._states.end("failed")
         return Answer(refusal=self._stopped, final=True)
 
-    def _join(self, request: Join, blob: bytes) -> bytes:
+    def _join(self, request: Join, blob: bytes) -> tuple[bytes, str]:
         if self._joined:
             raise CallRefused("a job joins once")
         self._joined, self._states = True, StateFile(self._folder, request.run)
@@ -233,7 +233,9 @@ class Member:
             return self._report(request.round, JOIN, withhold(holdings.greeting(), private_fields(rules)), MEETING)
         return self._join_with_data(job, request, data, holdings)
 
-    def _join_with_data(self, job: Participation, request: Join, site: SiteData, holdings: Holdings) -> bytes:
+    def _join_with_data(
+        self, job: Participation, request: Join, site: SiteData, holdings: Holdings
+    ) -> tuple[bytes, str]:
         """Check the data against earlier runs, make the algorithm, and report the data's form to the server."""
         # 1. Earlier runs on this data, and what it leaves out.
         forgotten, learned = holdings.forgotten, job.experiment.learned
@@ -310,15 +312,18 @@ class Member:
         self._baselines.note_sent(request.kind, metrics)
         return blob, ""
 
-    def _report(self, round: int, name: str, reply: Tree, sends: Declaration) -> bytes:
-        """Send a report about the site's data, from which the caller has removed what the policy denies."""
+    def _report(self, round: int, name: str, reply: Tree, sends: Declaration) -> tuple[bytes, str]:
+        """Send a report about the site's data, from which the caller has removed what the policy denies, and a note
+        that names these fields."""
         if self._job is None:
             raise CallRefused("nothing may leave before the site has joined a job")
         self._job.ledger.purpose = PREDICTION if self._job.request.predict else SETUP
         denied = private_fields(self._job.rules)
         info = describe_withheld(StepInfo.of(sends, ragged=True), denied)
         free = self._job.rules.exempt((*FORM, ENTITIES, "signed", "signature", *denied))
-        return self._send(round, name, reply, info, free)
+        withheld = [key for key in denied if key in reply]
+        note = json.dumps({WITHHELD: withheld}) if withheld else ""
+        return self._send(round, name, reply, info, free), note
 
     def _step(self, request: StepRequest, payload: Tree) -> tuple[bytes, str]:
         """Run a step; returns the reply to the server and the note with it."""

@@ -21,6 +21,7 @@ _MAX_NOTE = 1 << 20  # characters of a note
 _MAX_NUMBER = 1 << 53  # of bytes, and of versions
 # Keys of a note.
 VERSION, SUM_OF, SCORED, WRITTEN, REPEATED = "(data)", "(heard)", "(scores)", "(written)", "(again)"
+WITHHELD = "(withheld)"  # the fields that the site's policy keeps out of a report
 UNFINISHED = "(unfinished)"  # the site needs further requests to finish what it was asked for
 
 

@@ -5,7 +5,7 @@ and the predictions of a finished run's models. Also checks that all sites have 
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +32,9 @@ from fedweave.experiment.runs.new_data import InputFormat
 from fedweave.experiment.runs.outputs import Predicted, probabilities
 from fedweave.metrics.kinds import selection_of
 from fedweave.metrics.ranking import by_validation
-from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging, entries_of
+from fedweave.metrics.selection import Flagging, Judging, entries_of
 from fedweave.sites.flare.folder import RUNS, fields
 from fedweave.sites.flare.holdings import Holdings
-from fedweave.sites.flare.joining import FLAGS
 from fedweave.sites.flare.participation import Participation
 from fedweave.sites.flare.policy_names import read_checked
 from fedweave.sites.flare.requests import Join, mendable
@@ -80,10 +79,10 @@ def rename_predictions(folder: Path, run: str) -> None:
 
 
 def write_predictions(
-    job: Participation, site: str, state: Tree, log: logging.Logger, flags: Flagging | None = None
+    job: Participation, site: str, state: Tree, log: logging.Logger, flags: Flagging | int | None = None
 ) -> bool:
     """Remove the "prediction" or "model" that a step left in a client's state for the owner, and write the predictions
-    into the run's folder. Returns whether there were any. flags: the class and threshold of all sites, if known."""
+    into the run's folder. Returns whether there were any. flags: of all sites, if known (`read_flags`)."""
     probs: Tensor | None = state.pop("prediction", None)
     model = state.pop("model", None)
     if model is not None:
@@ -109,7 +108,7 @@ def write_predictions(
         return True
     used = None if data.public is None else np.asarray(data.public) & data.has_label  # only labeled examples
     result = Predicted(site, probs, np.arange(data.examples), used)
-    flagging = flags or local_flagging(job.config.evaluation, data, probs)
+    flagging = flags if isinstance(flags, Flagging) else _flagging_here(job, probs, log, flags)
     named = data.ids, data.labels, data.example
     write_table(path, predictions_table([result], *named, data.y, flagging, ends_of(data), data.targets))
     unaligned = holdings.unaligned if isinstance(holdings, Holdings) else 0
@@ -134,7 +133,7 @@ def keep_model(
         w = to(client.state, CPU).get("model")
         if w is not None and data.links is None:
             p = probabilities(deployable(job.algorithm).net, w, job.graph)
-            _keep_scorer(job, site, w, local_flagging(job.config.evaluation, data, p), log)
+            _keep_scorer(job, site, w, _flagging_here(job, p, log), log)
     except FedweaveError as error:
         log.info("no %s is written: %s", SCORER, error, extra=fields("no-scorer", run=job.run, code=error.code))
     return w
@@ -171,30 +170,46 @@ def note_unscored(unaligned: int, nodes: int, of: str = "") -> str:
     return f"{unaligned:,} of {nodes:,} nodes{of} get no score: not all parties have them (ids must be written alike)"
 
 
-def read_flags(message: Tree) -> Flagging | None:
-    """The class and threshold of all sites in the server's `message`; None if it has none."""
+def read_flags(message: Tree) -> Flagging | int | None:
+    """The class and threshold of all sites in the server's `message`, or the class alone; None if it has neither."""
     if isinstance(message, dict) and not message:
         return None
-    if not isinstance(message, dict) or not message.keys() >= FLAGS.keys():
+    if not isinstance(message, dict) or "positive" not in message:
         raise CallRefused("the server sends a class or a threshold by which nothing can be flagged")
-    positive, threshold = message["positive"], message["threshold"]
+    positive, threshold = message["positive"], message.get("threshold", 0.0)
     known = type(positive) is int and type(threshold) is float
     if not known or not (0 <= positive <= 1 and 0 <= threshold <= _MAX_THRESHOLD):
         raise CallRefused("the server sends a class or a threshold by which nothing can be flagged")
-    return Flagging(positive, threshold)
+    return Flagging(positive, threshold) if "threshold" in message else positive
 
 
-def local_flagging(judging: Judging, data: Dataset, probs: Tensor) -> Flagging | None:
+def _flagging_here(
+    job: Participation, probs: Tensor, log: logging.Logger, positive: int | None = None
+) -> Flagging | None:
+    """`local_flagging` of the site's data. If neither the server nor the settings name a class, the log says which."""
+    judging = job.config.evaluation
+    found = local_flagging(judging, job.holdings.data, probs, positive)
+    if found is not None and positive is None and judging.positive is None:
+        text = (
+            "class %d is flagged, by this site's own training examples (the rarer class if it is rare, else class 1): "
+            "the server has named none; evaluation.positive names one for all sites"
+        )
+        log.info(text, found.positive, extra=fields("flagged-class", run=job.run, positive=found.positive))
+    return found
+
+
+def local_flagging(judging: Judging, data: Dataset, probs: Tensor, positive: int | None = None) -> Flagging | None:
     """The class and threshold by which a site flags its examples, from its own validation examples, for use without a
-    common threshold of all sites (`Flare.join`). None if no class is looked for. Which class is rare is decided by the
-    site's own training examples.
+    common threshold of all sites (`Flare.join`). None if no class is looked for.
 
-    probs: probabilities [e, 2].
+    probs: probabilities [e, 2]. positive: the run's class; without it and without a setting, the site's own training
+    examples decide which class is rare.
     """
-    wants_flags = judging.metric in OF_POSITIVE or judging.positive is not None or judging.threshold != "auto"
-    if data.classes != 2 or not wants_flags:
+    if data.classes != 2 or not judging.flags:
         return None
     judging, (train, val, _) = judging.of(data.labels, data.classes), np.asarray(data.public)
+    if positive is not None:
+        judging = replace(judging, positive=positive)
     y, p = data.y, probs[: data.examples].cpu().numpy()
     chosen = entries_of(*selection_of(judging, np.bincount(y[train & (y >= 0)], minlength=2)))
     return by_validation(judging, chosen, p[val], y[val])

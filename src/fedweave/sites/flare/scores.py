@@ -4,7 +4,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from types import MethodType
 
 import torch
@@ -126,12 +125,12 @@ class Scoring:
         for path in paths:
             by_key = sent if self._is_sent(path) else withheld
             by_key[info.covering(path) or path.split("/")[0]].append(path)
-        nothing = f"{NOTHING} {_words(chain.from_iterable(withheld.values()))}"
         for key in sent | withheld:
             spec = info.sends[key]
             hides = tuple(one for one in spec.mechanisms if isinstance(one, SecureSum))
             mechanism = (*((Derived(first),) if first else drawn), *hides) if drawn else spec.mechanism
-            sends |= dict.fromkeys(withheld[key], replace(spec, reveals=nothing, mechanism=mechanism))
+            nothing = replace(spec, reveals=f"{NOTHING} {_words(withheld[key])}", mechanism=mechanism)
+            sends |= dict.fromkeys(withheld[key], nothing)
             if self.coarse or withheld[key]:
                 text = (SUMMED if hides else "") + _words(sent[key])
                 text += ", how many examples each class has" if {*map(_name_of, sent[key])} & _BY_CLASS else ""

@@ -33,7 +33,7 @@ from fedweave.experiment.runs.run import RunBackend, run
 from fedweave.experiment.runs.saving import Ready
 from fedweave.experiment.stages import Configured
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.metrics.selection import THRESHOLD, Flagging, flagging, of_best
+from fedweave.metrics.selection import THRESHOLD, Flagging, flagging, of_best, positive_class
 from fedweave.models.edge_settings import has_ports
 from fedweave.models.edges import model_of_form
 from fedweave.sites.flare.agreement import (
@@ -346,15 +346,18 @@ def _which_models(predict: str) -> tuple[Which, SavedRound]:
     return models.get(which, "personal"), "best" if when == "best" else "last"
 
 
-def flagging_known(config: Config, path: Path, when: SavedRound) -> Flagging | None:
-    """The class and threshold by which all sites flag, from the run whose summary is at `path`: sums of scores over all
-    validation examples gave the threshold. None if the run has none."""
-    summary = read_summary(path)
+def flagging_known(config: Config, path: Path, when: SavedRound) -> Flagging | int | None:
+    """The class and threshold by which all sites flag, from the run whose summary is at `path`, if sums of scores over
+    all validation examples gave a threshold. Else the class alone, if sites are to flag and the settings name none.
+    None if the run has neither."""
+    summary, judging = read_summary(path), config.evaluation
     metrics = of_best(summary["metrics"]) if when == "best" else summary["metrics"]
-    if metrics.get(THRESHOLD) is None or summary["class_count"] != 2:
+    if not metrics or summary["class_count"] != 2:
         return None
+    if metrics.get(THRESHOLD) is None:
+        return positive_class(judging, metrics) if judging.flags and judging.positive is None else None
     labels = tuple(summary.get("classes") or config.data.values.get("labels") or ())
-    return flagging(config.evaluation.of(labels, 2), metrics)
+    return flagging(judging.of(labels, 2), metrics)
 
 
 def mistaken(error: FedweaveError) -> bool:
