@@ -26,7 +26,7 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
 from fedweave.core.text import printable
-from fedweave.core.types import KEPT_BACK, PREDICTION
+from fedweave.core.types import EVALUATION, KEPT_BACK, PREDICTION
 from fedweave.experiment.config import dumps
 from fedweave.experiment.runs.reading import Group, Run, group_runs, read_run, read_runs, spread
 from fedweave.metrics.selection import of_result
@@ -797,6 +797,28 @@ def test_the_first_tile_names_the_round_of_its_number_without_members(copied: An
     shown, found = first_screen(run, disclose(run)), summaries["s0"]["metrics"]
     assert shown.tiles[0].value == f"{found['best_val/local/accuracy']:.3f}"
     assert shown.tiles[0].notes[-1].endswith(f"chosen round {found['best_val/round']}")
+
+
+def test_the_first_screen_of_sites_that_keep_scores_at_home_says_so(copied: Any) -> None:
+    """Zeros are nothing that left, and what members measured at home is not called unmeasured."""
+
+    def keep_back(rows: pa.Table) -> pa.Table:
+        kept = rows.to_pylist()
+        for row in kept:
+            if row["purpose"] == EVALUATION:
+                row["reveals"] = f"{KEPT_BACK}zeros"
+        return pa.Table.from_pylist(kept, rows.schema)
+
+    run = read_run(copied(ledger=keep_back))
+    without = {key: value for key, value in run.summary["metrics"].items() if not key.startswith(("alone/", "shelf/"))}
+    run = replace(run, summary={**run.summary, "metrics": without})
+    simulated = first_screen(run, disclose(run))
+    assert not [note for note in simulated.tiles[3].notes if note.startswith("for evaluation: ")]
+    sites = replace(run, config={**run.config, "engine": {"name": "flare"}})
+    between = first_screen(sites, disclose(sites))
+    for text in (between.verdict, *between.tiles[1].notes):
+        check_facts(text, "at home", "fedweave audit")
+    assert "audit" not in simulated.verdict
 
 
 @pytest.mark.parametrize(("metric", "values"), [("rmse", (0.1, 0.2, 9.0)), ("r2", (-0.9, 0.9, 1.0))])

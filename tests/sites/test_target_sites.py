@@ -9,15 +9,21 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
+from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.models.edges import model_of_form
 from fedweave.sites.flare.agreement import common_form, common_target
 from fedweave.sites.flare.federation import Flare
+from fedweave.sites.flare.journal import entries
+from fedweave.sites.flare.policy import Spent
 from fedweave.sites.flare.site_data import form_at, load_unscaled
 from fedweave.sites.flare.sitefile import SITE_FILE, SiteData, read_site_file, write_site_file
+from fedweave.sites.operation.comparison import compare_measures
 from fedweave.sites.operation.experiments import hand_out, split
+from fedweave.sites.operation.findings import Findings
+from fedweave.sites.operation.site_check import check_site
 from tests.contract.federations import distance
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 from tests.runs.test_target_files import nodes_folder
 from tests.sites.projects import SITES, InProcess, experiment, renamed, simulated
 
@@ -104,7 +110,8 @@ def test_sites_exchange_nothing_to_scale_numbers(project: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("measures", [[], ["loss"]])
 def test_errors_of_numbers_leave_only_with_the_loss(project: Path, tmp_path: Path, measures: list[str]) -> None:
-    """A sum of squares is the loss in other units; without it the run ends all the same."""
+    """A sum of squares is the loss in other units; without it the run ends all the same, unless it is to stop by it,
+    and no evaluation counts."""
     config = of_numbers(tmp_path)
     hand_out(*split(config, SITES), project, SITES, config)
     for site in SITES:
@@ -117,6 +124,21 @@ def test_errors_of_numbers_leave_only_with_the_loss(project: Path, tmp_path: Pat
     of_errors = {name for name in last.summary if name.startswith("local/") and name.endswith(("rmse", "mae", "loss"))}
     finite = {name for name in of_errors if np.isfinite(last.summary[name])}
     assert finite == ({"local/rmse", "local/mae", "local/loss"} if measures else set())
+    assert Spent.of(entries(project / SITES[0] / "ledgers/r1.jsonl")).evaluations == (2 if measures else 0)
+
+    patient = resolve(config.plain() | {"evaluation": {"patience": 5, "shelf": False, "alone": False}})
+    findings = Findings(forms={site: {} for site in SITES})
+    for site in SITES:
+        check_site(project / site, patient, SITES, findings)
+    compare_measures(findings, patient, SITES)
+    if measures:
+        assert not findings.faults
+        return
+    [(whose, what)] = findings.faults
+    assert whose == ", ".join(SITES)
+    check_facts(what, "policy.measures", "loss", "RMSE", "evaluation.patience = 5")
+    with refusal("user.no-validation", "evaluation.patience = 5", '"loss"', "policy.measures"):
+        patient.evaluation.stopping.update(1, None, last.summary)
 
 
 def test_a_site_without_a_training_example_says_so(project: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 from fedweave.core.bounds import CountOrNone, NonNegative
 from fedweave.core.settings import Beside, Settings
 from fedweave.errors import UserError
-from fedweave.metrics.selection import rank, selection_metric_of, title_of
+from fedweave.metrics.selection import METRICS, PLAIN, rank, selection_metric_of, title_of
 
 # A summary holds the last improvement on validation examples: "stopping/round" is its round, "stopping/score" the
 # selection metric in that round.
@@ -42,9 +42,11 @@ class Stopping(Settings):
         metric = selection_metric_of(summary)
         last = {name: value for name, value in summary.items() if name.startswith(f"{STOPPING}/")}
         if score is None and not last:
+            measure = METRICS[metric].measure or metric
+            at_sites = "" if metric == PLAIN else f'; sites send it with "{measure}" in policy.measures'
             raise UserError(
-                f"evaluation.patience = {self.patience}: no client measures {metric} on validation examples. "
-                "Leave examples for validation (partition.val), or leave patience out.",
+                f"evaluation.patience = {self.patience}: {metric} on validation examples is known of no client. "
+                f"Leave examples for validation (partition.val{at_sites}), or leave patience out.",
                 code="user.no-validation",
             )
         if score is None:

@@ -44,6 +44,7 @@ from fedweave.reports.verdict import TRAIN_ALONE, joint_value, verdict_of
 
 _PURPOSES = {TRAINING: "left", EVALUATION: "for evaluation"}
 _SCORES = {"own": "scores of each member's model", "trained": "scores after its training"}  # parts of messages
+_AT_HOME = "is known only to members that measured it at home: `fedweave audit SITE` shows it there"
 _ALONE = (f"{ALONE}/local", f"{SHELF}/local", f"{SHELF_JOINT}/local", f"{SHELF}/pooled")
 
 
@@ -90,8 +91,17 @@ def _sentence_without(run: Run) -> str:
     result = capitalized(result)
     if run.summary["algorithm"] in TRAIN_ALONE:
         return f"{result} ({MEMBER_MEAN}): every member trains alone, and other runs are compared with this one."
+    if _is_at_home(run):
+        return f"{result} ({MEMBER_MEAN}). Whether joining pays {_AT_HOME}."
     also = baseline_algorithm(run)
     return f"{result} ({MEMBER_MEAN}). Whether joining pays is not measured: also run `{also}` with the same seed."
+
+
+def _is_at_home(run: Run) -> bool:
+    """Whether sites measured what they reach alone, and none of it left."""
+    evaluation, by_features = run.section("evaluation"), run.section("partition").get("name") in BY_FEATURES
+    asked = any(evaluation.get(kind, "auto") is not False for kind in (ALONE, SHELF))
+    return run.between_sites and run.finished and asked and not by_features
 
 
 def _of_round(run: Run) -> str:
@@ -152,7 +162,9 @@ def _joining_tile(run: Run, verdict: Verdict | None, members: Sequence[ServedMem
     """What joining adds to the best that members reach alone."""
     if verdict is None:
         alone = run.summary["algorithm"] in TRAIN_ALONE
-        why = "every member trains alone" if alone else f"not measured: also run {baseline_algorithm(run)}"
+        why = f"not measured: also run {baseline_algorithm(run)}"
+        if alone or _is_at_home(run):
+            why = "every member trains alone" if alone else _AT_HOME
         return Tile("Joining against alone", NONE, (why,))
     how, best = verdict.strongest
     texts = [f"{WORDS_OF_PLACES[one]} {short(value)}" for one, value in verdict.alone.items()]
@@ -199,7 +211,7 @@ def _privacy_tile(disclosure: Disclosure) -> Tile:
     """What left the members, and the largest ε that is known."""
     sent = dict[str, dict[str, None]]()  # {purpose: what a receiver learns in training, else the parts of messages}
     for flow in disclosure.flows:
-        if flow.direction != "down" and flow.key != FRAMING:
+        if flow.direction != "down" and flow.key != FRAMING and not flow.kept_back:
             head = flow.key.partition("/")[0]
             what = flow.reveals if flow.purpose == TRAINING and flow.reveals else _SCORES.get(head, head)
             sent.setdefault("also" if flow.purpose not in _PURPOSES else flow.purpose, {})[what] = None

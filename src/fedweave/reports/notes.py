@@ -77,8 +77,8 @@ _SHELVES = {
 }
 _WEIGH = " class_weight in [algorithm] gives the class more weight in training."
 _UNTESTED = (
-    "no client was tested: none has a test example, or reports how many its own model hits (a site with "
-    "policy.score_epsilon does not), and there is no global test set."
+    "no client was tested: none has a test example whose scores may leave (at sites: policy.measures, and with "
+    "policy.score_epsilon none of its own model), and there is no global test set."
 )
 # Subjects of notes that inform a reader; the others warn of a result that means less than it seems.
 INFORMATIVE = ("judged", "rare", "sampled", "few", "shelf")

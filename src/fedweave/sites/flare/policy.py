@@ -13,7 +13,7 @@ from fedweave.core.ledger_columns import Entry
 from fedweave.core.mechanism import Applied, Cost, Gaussian, Mechanism, Mixup, PrivacyAccount, SecureSum, read_applied
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves
-from fedweave.core.types import NUMBER
+from fedweave.core.types import KEPT_BACK, NUMBER
 from fedweave.errors import CallRefused
 from fedweave.privacy.gaussian import total_epsilon
 from fedweave.sites.flare.scores import LABELS
@@ -35,7 +35,7 @@ class PolicyViolation(CallRefused):
 @dataclass(frozen=True)
 class Spent:
     """What has left the site over all runs: bytes, the privacy account, {step: number of replies}, and the number of
-    evaluations with scores."""
+    evaluations of which some score left."""
 
     bytes: int = 0
     account: PrivacyAccount = field(default_factory=PrivacyAccount)
@@ -63,6 +63,7 @@ class Spent:
         if entry.direction != "up":
             return spent
         scored = any(line.key.split("/")[0] == SCORES for line in entry.keys)
+        scored = scored and not all(line.reveals.startswith(KEPT_BACK) for line in entry.keys)
         tried = sum(int((*_COUNT.findall(line.shape), 1)[0]) for line in entry.keys if line.key == f"{TRIED}/accuracy")
         calls = {**self.calls, entry.step: self.calls.get(entry.step, 0) + 1}
         return replace(spent, calls=calls, evaluations=self.evaluations + scored + tried)

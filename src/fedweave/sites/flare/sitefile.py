@@ -233,8 +233,8 @@ class Rules:
     score_epsilon: ε of a randomized response that draws the labels for scores once for good; only hits leave then,
                 corrected for the bias of the draw, and none of models that the client has trained on other labels.
     true_labels: whether scores may use the true labels if the algorithm itself trains only on drawn ones.
-    evaluations: largest number of evaluations whose scores leave, over all runs; each tried model counts as one. None
-                allows any.
+    evaluations: largest number of evaluations whose scores leave, over all runs; each tried model counts as one, and
+                one of which only zeros left does not count. None allows any.
     max_change: largest L2 norm of the change of a server's message from the run's last message with the same keys to
                 any step. None allows any.
     """

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedweave.core.text import counted
-from fedweave.core.types import CLASS
+from fedweave.core.types import CLASS, Kind
 from fedweave.experiment.config import Config
-from fedweave.metrics.selection import METRICS, OF_SCORES, RARE_OF_TWO, title_of
+from fedweave.metrics.selection import AUTO, METRICS, OF_SCORES, RARE_OF_TWO, title_of
 from fedweave.sites.flare.sitefile import FINE, Measure
 from fedweave.sites.operation.findings import Findings
 
@@ -23,13 +23,14 @@ NUMBERS: dict[Measure, str] = {name: _WORDS[name] if name in _WORDS else METRICS
 
 
 def compare_measures(findings: Findings, config: Config, sites: Sequence[str]) -> None:
-    """Note the measures, best rounds and thresholds that a run of these `sites` will lack, or have of some sites
-    only."""
+    """Note the measures, best rounds and thresholds that a run of these `sites` will lack, or have of some sites only.
+    That early stopping will lack its metric is a fault."""
     forms = {name: form for name, form in findings.forms.items() if "measures" in form}
     if not forms:
         return
     sums = any(form.get("in sums") for form in forms.values())
     two = any(form.get("classes") == 2 for form in forms.values())
+    target: Kind = next((form["target"] for form in forms.values() if "target" in form), CLASS)
     groups = any(form["groups"] for form in forms.values())
     ranks = config.links is not None and bool(config.links.candidates)
     due = [measure for measure in FINE if two or measure not in OF_SCORES]
@@ -49,11 +50,19 @@ def compare_measures(findings: Findings, config: Config, sites: Sequence[str]) -
         note = [f"policy.measures lets no {', '.join(measures)} leave, so that these numbers {ends}: {what}"]
         if everywhere:  # the best round and the threshold, which the run cannot choose without them
             metric, threshold = config.evaluation.metric, config.evaluation.threshold
-            by = (RARE_OF_TWO if two else "macro_f1") if metric == "auto" else metric
-            if (METRICS[by].measure or by) in measures:
-                where = (
-                    "the selection metric of a run with a rare class" if metric == "auto" else "the selection metric"
-                )
+            depends = metric == "auto" and target == CLASS  # on whether a class is rare
+            by = metric
+            if metric == "auto":
+                by = (RARE_OF_TWO if two else "macro_f1") if depends else AUTO[target]
+            needed = METRICS[by].measure or by
+            if needed in measures:
+                where = "the selection metric of a run with a rare class" if depends else "the selection metric"
+                patience = config.evaluation.patience
+                if patience and not depends:
+                    what = f"policy.measures lets no {needed} leave, without which the server knows no {title_of(by)}"
+                    ends = f"so that evaluation.patience = {patience} would end the run at its first evaluation"
+                    remedy = f'Put "{needed}" into policy.measures, or leave patience out.'
+                    findings.faults.append((", ".join(without), f"{what}, {ends}. {remedy}"))
                 note.append(f"No round will be the best by {title_of(by)}, {where}")
             if two and sums and "histogram" in measures and not isinstance(threshold, float | int):
                 note.append("No threshold will be chosen on all sites' validation examples: each site chooses its own")
