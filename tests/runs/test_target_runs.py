@@ -29,7 +29,7 @@ from fedweave.models.gine import GINE
 from fedweave.models.sage import SAGE
 from fedweave.partition.scaling import distance_of_targets
 from fedweave.reports.html import render
-from fedweave.reports.notes import notes
+from fedweave.reports.notes import RunFacts, notes
 from tests.refusals import refusal
 from tests.targets import numbers, several_labels, split
 
@@ -248,6 +248,8 @@ def test_units_of_members_with_other_means_are_noted_where_they_share_a_model():
     assert "units" in notes({"targets/apart": 0.3, "global/rmse": 1.0})
     assert "units" not in notes({"targets/apart": 0.2, "global/rmse": 1.0})
     assert "units" not in notes({"targets/apart": 0.3, "local/rmse": 1.0})
+    followed = RunFacts.of_summary({}, {"algorithm": {"parts": [{"name": "own_share", "alone": True}]}})
+    assert "units" not in notes({"targets/apart": 0.3, "global/rmse": 1.0}, followed)
 
 
 def test_intervals_that_cover_too_few_beyond_chance_are_noted():

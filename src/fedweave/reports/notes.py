@@ -91,7 +91,8 @@ class RunFacts(NamedTuple):
 
     rounds: how many were trained; 0 if unknown. edges: whether edges are the examples. test: the examples of "global"
     metrics. alone: whether all members train alone, so that the run is what others are compared with. weighs, scales:
-    whether classes are weighed and these features scaled already. classes: their names.
+    whether classes are weighed and these features scaled already. classes: their names. chooses: whether each member
+    uses the model that is best for it (`own_share`).
     """
 
     rounds: int = 0
@@ -101,6 +102,7 @@ class RunFacts(NamedTuple):
     weighs: bool = False
     scales: bool = False
     classes: tuple[str, ...] = ()
+    chooses: bool = False
 
     @classmethod
     def of_summary(cls, summary: Values, config: Mapping[str, Any] = MappingProxyType({})) -> "RunFacts":
@@ -113,7 +115,9 @@ class RunFacts(NamedTuple):
         scales = scaling != "none" and config.get("engine", {}).get("name") != "flare"
         alone = summary.get("algorithm") in TRAIN_ALONE
         names = tuple(map(str, summary.get("classes") or ()))
-        return cls(summary.get("rounds") or 0, of_edges, test, alone, weighs, scales, names)
+        parts = config.get("algorithm", {}).get("parts", ())
+        chooses = any((part.get("name") if isinstance(part, Mapping) else part) == "own_share" for part in parts)
+        return cls(summary.get("rounds") or 0, of_edges, test, alone, weighs, scales, names, chooses)
 
     @property
     def scaling(self) -> str:
@@ -300,7 +304,7 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
             f"{min_coverage:.1%} on the difference could be chance. Test examples are unlike the validation examples "
             "that set the width, as where whole scaffolds, owners or times are held out: trust the width less there."
         )
-    if "global/rmse" in metrics:  # one model of all members
+    if "global/rmse" in metrics and not training.chooses:  # one model of all members
         sentences |= unit_notes(metrics.get(TARGET_SPREAD))
     if not training.alone:
         sentences |= _worse_than_shelf(metrics, training)
@@ -364,7 +368,8 @@ def unit_notes(gap: float | None) -> dict[str, str]:
         "units": f"members' means of the target differ by {gap:.2f} of its deviation, and each member scales the "
         "target by its own numbers. One model for all then learns another number from each. Compare on validation "
         'with data.target_normalize = "all", one scale for all: members then send their counts, sums and sums of '
-        "squares, and the ledger lists them."
+        "squares, and the ledger lists them. Or let each use its own model where that is better: algorithm.parts = "
+        '["own_share"].'
     }
 
 

@@ -206,7 +206,7 @@ def _target_oddities(built: Built, trained: np.ndarray, clients: list[str]) -> I
             )
     if data.target != NUMBER or data.target_scaling != "own":
         return
-    if len(built.fed.clients) > 1:
+    if len(built.fed.clients) > 1 and "own_share" not in built.algorithm.composed:
         yield from unit_notes(distance_of_targets(data, built.partition)).values()
     without_scale = []
     for client, part in zip(clients, parts, strict=True):
