@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedweave.algorithms.parts.conflicts import mechanisms
+from fedweave.algorithms.parts.names import by_name
 from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities
 from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, ROOM, SPLITS, TEST, TRAIN
@@ -206,7 +207,7 @@ def _target_oddities(built: Built, trained: np.ndarray, clients: list[str]) -> I
             )
     if data.target != NUMBER or data.target_scaling != "own":
         return
-    if len(built.fed.clients) > 1 and "own_share" not in built.algorithm.composed:
+    if len(built.fed.clients) > 1 and "own_share" not in by_name(built.algorithm.composed):
         yield from unit_notes(distance_of_targets(data, built.partition)).values()
     without_scale = []
     for client, part in zip(clients, parts, strict=True):
