@@ -150,7 +150,10 @@ def load_new_data(run: InputFormat, path: Path, lenient: bool = False) -> ModelD
     try:
         data = _read(run, path, lenient)
     except DataError as error:
-        about = "New examples are read by the [data] settings of the run, which stay as they are."
+        about = (
+            "New examples are read by the [data] settings of the run, which stay as they are. Leave columns that it "
+            "did not have out of the new tables."
+        )
         raise DataError(f"{error}\n{about}", code="data.unlike") from error
     _check_example(data.example, run, path)
     if run.external == EXCHANGE:
