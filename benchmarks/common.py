@@ -1,5 +1,6 @@
 """What several benchmarks use: a run up to its last round, clocks, cells of tables, and rows that outlive a stop."""
 
+import argparse
 import csv
 import resource
 import subprocess
@@ -92,6 +93,18 @@ def commit() -> str:
     return git("rev-parse", "--short=8", "HEAD") + ("+" if is_changed else "")
 
 
+def parser_of_rows(about: str | None, sets: Iterable[str], rows: str, seeds: int = 3) -> argparse.ArgumentParser:
+    """The options --seeds, --sets and --rows of a benchmark that keeps its rows in a file.
+
+    about: its description. sets: their names. rows, seeds: the defaults.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--sets", nargs="+", choices=[*sets], default=[*sets])
+    parser.add_argument("--rows", type=Path, default=Path(rows))
+    return parser
+
+
 class SavedRows:
     """Rows of a CSV file, {key: numbers}. A row is written as soon as it is measured, so that an interrupted benchmark
     continues where it stopped.
@@ -115,6 +128,11 @@ class SavedRows:
                 writer.writerow(self._columns)
             writer.writerow([*key, *values])
         self.rows[key] = list(values)
+
+    def measure(self, key: tuple[str, ...], values: Callable[[], Sequence[float]]) -> None:
+        """Measure and write a row, unless the file has it."""
+        if key not in self.rows:
+            self.add(key, values())
 
     def by_seed(self, *key: str) -> dict[str, list[float]]:
         """{seed: numbers} of the rows whose key is this one and a seed."""

@@ -12,13 +12,13 @@ mean ± deviation over seeds; the paired difference to `local` with its 95 % int
 Rows that the file has already are not measured again. Needs the sets in $FEDWEAVE_DATA.
 """
 
-import argparse
 import math
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINConv, global_add_pool
 
 import fedweave
-from benchmarks.common import SavedRows, commit, mean_deviation, mean_interval
+from benchmarks.common import SavedRows, commit, mean_deviation, mean_interval, parser_of_rows
 from fedweave.core.graph import TEST, TRAIN
 from fedweave.datasets import Dataset, load
 from fedweave.datasets.features import by_holder
@@ -214,11 +214,8 @@ def table(rows: SavedRows, names: Sequence[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
+    parser = parser_of_rows(__doc__, SETS, "molecules.csv", seeds=5)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS])
-    parser.add_argument("--rows", type=Path, default=Path("molecules.csv"))
     parser.add_argument("--table", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -226,9 +223,8 @@ def main() -> None:
     for seed, name, method in product(range(args.seeds), args.sets, args.methods):
         if method == SAME_SCALE and "target" not in SETS[name].options:
             continue
-        key = name, method, str(seed)
-        if key not in rows.rows:
-            rows.add(key, plain_loop(name, seed) if method == "plain loop" else run_fedweave(name, method, seed))
+        once = partial(plain_loop, name, seed) if method == "plain loop" else partial(run_fedweave, name, method, seed)
+        rows.measure((name, method, str(seed)), once)
     text = f"{table(rows, args.sets)}\n\nMeasured at {commit()} by `python -m benchmarks.molecules`.\n"
     print(text)
     if args.table is not None:

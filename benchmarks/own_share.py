@@ -12,9 +12,9 @@ their 95 % interval.
 Rows that the file has already are not measured again. Needs the sets in $FEDWEAVE_DATA.
 """
 
-import argparse
 import tempfile
 import tomllib
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 import fedweave
-from benchmarks.common import EXPERIMENTS, SavedRows, mean_deviation, mean_interval
+from benchmarks.common import EXPERIMENTS, SavedRows, mean_deviation, mean_interval, parser_of_rows
 from benchmarks.target_scale import DATA, Tables, esol, loans, speeds
 
 HOWS: dict[str, list[dict[str, Any]]] = {
@@ -104,17 +104,10 @@ def table(rows: SavedRows, names: list[str]) -> str:
 
 def main() -> None:
     """Measure what is missing, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
-    parser.add_argument("--rows", type=Path, default=Path("own_share.csv"))
-    arguments = parser.parse_args()
+    arguments = parser_of_rows(__doc__, SETS, "own_share.csv").parse_args()
     rows = SavedRows(arguments.rows, ("set", "how", "seed"), COLUMNS)
     for seed, name, how in product(range(arguments.seeds), arguments.sets, HOWS):
-        key = name, how, str(seed)
-        if key not in rows.rows:
-            rows.add(key, run(name, how, seed))
-            print(*key, *(f"{value:.4g}" for value in rows.rows[key]), flush=True)
+        rows.measure((name, how, str(seed)), partial(run, name, how, seed))
     print(table(rows, arguments.sets))
 
 

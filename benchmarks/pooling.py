@@ -9,7 +9,6 @@ seeds, and the paired difference with its 95 % interval. Needs the sets in $FEDW
 Rows that the file has already are not measured again.
 """
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -17,7 +16,7 @@ from itertools import product
 from pathlib import Path
 
 import fedweave
-from benchmarks.common import SavedRows, mean_interval
+from benchmarks.common import SavedRows, mean_interval, parser_of_rows
 
 SETS = {"mutag": "tu", "proteins": "tu", "bace": "graphs"}
 MODELS, POOLS = ("gin", "gcn", "sage"), ("sum", "mean")
@@ -43,17 +42,12 @@ def run(name: str, model: str, pool: str, seed: int, rounds: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser = parser_of_rows(__doc__, SETS, "pooling.csv")
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
-    parser.add_argument("--rows", type=Path, default=Path("pooling.csv"))
     args = parser.parse_args()
     rows = SavedRows(args.rows, ("set", "model", "pool", "seed"), ("auc",))
     for seed, name, model, pool in product(range(args.seeds), args.sets, MODELS, POOLS):
-        key = (name, model, pool, str(seed))
-        if key not in rows.rows:
-            rows.add(key, [run(name, model, pool, seed, args.rounds)])
+        rows.measure((name, model, pool, str(seed)), lambda case=(name, model, pool, seed): [run(*case, args.rounds)])
     print("| set | model | sum | mean | sum less mean |\n| --- | --- | ---: | ---: | ---: |")
     for name, model in product(args.sets, MODELS):
         sums, means = ({seed: auc for seed, [auc] in rows.by_seed(name, model, pool).items()} for pool in POOLS)

@@ -13,11 +13,11 @@ difference to "own", with its 95 % interval by Student's t.
 Rows that the file has already are not measured again. Needs the sets in $FEDWEAVE_DATA.
 """
 
-import argparse
 import os
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ import torch
 from rdkit import RDConfig
 
 import fedweave
-from benchmarks.common import SavedRows, mean_deviation, mean_interval
+from benchmarks.common import SavedRows, mean_deviation, mean_interval, parser_of_rows
 
 HOWS = ("own", "all", "none")
 Tables = dict[str, pd.DataFrame]
@@ -170,17 +170,11 @@ def table(rows: SavedRows, names: list[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
-    parser.add_argument("--rows", type=Path, default=Path("target_scale.csv"))
-    args = parser.parse_args()
+    args = parser_of_rows(__doc__, SETS, "target_scale.csv").parse_args()
     torch.set_num_threads(1)
     rows = SavedRows(args.rows, ("set", "how", "seed"), ("pooled", "within", "of_mean", "apart"))
     for seed, name, how in product(range(args.seeds), args.sets, HOWS):
-        key = name, how, str(seed)
-        if key not in rows.rows:
-            rows.add(key, run(name, how, seed))
+        rows.measure((name, how, str(seed)), partial(run, name, how, seed))
     print(table(rows, args.sets))
 
 

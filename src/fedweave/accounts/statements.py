@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +30,7 @@ from fedweave.errors import UserError
 from fedweave.experiment.config import Document as ConfigDocument
 from fedweave.experiment.config import config_hash
 from fedweave.experiment.config.sections import PaySettings
-from fedweave.experiment.config.toml import section
+from fedweave.experiment.config.toml import part_tables, section
 from fedweave.experiment.runs.files import CONTRIBUTIONS, read_table
 from fedweave.experiment.runs.reading import Run
 from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON, WEIGHT, measured_by
@@ -245,16 +245,11 @@ def value_words(config: ConfigDocument) -> str:
     algorithm = section(config, "algorithm")
     preset = ALGORITHMS.get(str(algorithm.get("name")))
     kinds = [*preset.made_of] if isinstance(preset, Preset) else []
-    for part in _parts(algorithm):
+    for part in part_tables(algorithm):
         kind = PARTS.get(str(part["name"]))
         kinds += [kind] if kind else []
     owner = next((kind for kind in kinds if has(kind, "value")), None)
     return "" if owner is None else " ".join((inspect.getdoc(owner) or "").partition("\n\n")[0].split())
-
-
-def _parts(algorithm: Mapping[str, Any]) -> list[Record]:
-    """The tables of an algorithm's parts."""
-    return [part if isinstance(part, dict) else {"name": part} for part in algorithm.get("parts", [])]
 
 
 def _sums_over_rounds(
@@ -286,7 +281,7 @@ def terms_of(config: ConfigDocument, directory: Path) -> Terms:
         pay = PaySettings(**section(config, "pay"))
         return Terms(_amount(pay.budget), pay.currency)
     algorithm = section(config, "algorithm")
-    for settings in (algorithm, *(part for part in _parts(algorithm) if part.get("name") == PAYOFF_MEASURE)):
+    for settings in (algorithm, *(part for part in part_tables(algorithm) if part.get("name") == PAYOFF_MEASURE)):
         if "currency" in settings:
             return Terms(_amount(settings["budget"]), settings["currency"])
     name = algorithm.get("name")

@@ -37,13 +37,10 @@ class MixedModel(Part):
         return Needs(steps=LocalSteps(excludes=("schedule",) if self.adaptive else ()), statistics="none")
 
     def report(self, ctx: Context) -> Tree:
-        client, personal, share = ctx.client, self._personal_weights(ctx), self._share(ctx)
+        personal, share = self._personal_weights(ctx), self._share(ctx)
         if self.adaptive:
             share = self.step_share(ctx, share, personal)
-        key, state = random.fold(client.key, "personal"), ctx.memory.get("optimizer")
-        v, _, state = ctx.objective.fit(personal, client, key, ctx.sent, state=state, within=ctx.trained, share=share)
-        v = keep_trained(ctx.examples > 0, v, ctx.received)
-        ctx.keep({"v": v, "share": share} | ({"optimizer": state} if ctx.training.keeps_state else {}))
+        ctx.keep({"share": share} | ctx.train_beside(personal, "personal", within=ctx.trained, share=share))
         return {}
 
     def step_share(self, ctx: Context, share: Tensor, personal: Tree) -> Tensor:

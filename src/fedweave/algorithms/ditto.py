@@ -10,10 +10,8 @@ from torch import Tensor
 
 from fedweave.algorithms.parts import Context, LocalSteps, Needs, Part
 from fedweave.algorithms.preset import preset_of
-from fedweave.core import random
 from fedweave.core.bounds import NonNegative
 from fedweave.core.tree import Tree, squared_distance
-from fedweave.learn import keep_trained
 
 
 @dataclass(frozen=True)
@@ -31,12 +29,7 @@ class PersonalModel(Part):
         return Needs(steps=LocalSteps(pull=self.lam))
 
     def report(self, ctx: Context) -> Tree:
-        key, state = random.fold(ctx.client.key, "personal"), ctx.memory.get("optimizer")
-        v, _, state = ctx.objective.fit(
-            self.personalize(ctx), ctx.client, key, ctx.sent, ctx.received, state, self._pull
-        )
-        v = keep_trained(ctx.examples > 0, v, ctx.received)  # the result of only the pull
-        ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.keeps_state else {}))
+        ctx.keep(ctx.train_beside(self.personalize(ctx), "personal", anchor=ctx.received, penalty=self._pull))
         return {}
 
     def _pull(self, v: Tree, received: Tree, args: Tree) -> Tensor:

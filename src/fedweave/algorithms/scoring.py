@@ -123,16 +123,20 @@ def on_validation(model: Model, w: Tree, graph: Graph) -> Tensor:
     -inf where outputs are not finite."""
     graph = (graph.in_splits if SPLIT_PAIRS in graph.extra else graph).at(VAL)
     logits, y, validation = models.infer_split(model, w, graph), graph.y, graph.masks[VAL][None]
-    if kind_of(y) == CLASS and logits.shape[-1] == 2:
-        pairs = rank_pairs(class_scores(logits)[:, 1:], (y == 1)[:, None], validation, ("auc",))["auc"]
-        right, of_all = pairs[0]  # [1] each
-        worth = (right / of_all.clamp(min=1)).sum()
-    elif kind_of(y) == LABELS:
-        right, of_all = labels.counts(logits, y, validation)["auc"][0]  # [labels] each
-        worth = (right / of_all.clamp(min=1)).sum()
+    if kind_of(y) == LABELS:
+        worth = _sum_of_auc(logits, y == 1, (validation[:, :, None] & (y >= 0)).mT)
+    elif kind_of(y) == CLASS and logits.shape[-1] == 2:
+        worth = _sum_of_auc(class_scores(logits)[:, 1:], (y == 1)[:, None], validation)
     else:
         worth = -pairs_of(logits, y, validation, None, whole=False, scale=graph.scale)["loss"][0, 0]
     return torch.where(logits.isfinite().all(), worth, -torch.inf)
+
+
+def _sum_of_auc(score: Tensor, truth: Tensor, sets: Tensor) -> Tensor:
+    """Over the classes of one set, 0 of a class without pairs; arguments as of `rank_pairs`."""
+    right, of_all = rank_pairs(score, truth, sets, ("auc",))["auc"][0]  # [c] each
+    total: Tensor = (right / of_all.clamp(min=1)).sum()
+    return total
 
 
 def pairs_of(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fedweave.accounts.verdict import TIE, short
 from fedweave.core.text import counted
 from fedweave.core.types import Values
+from fedweave.experiment.config.toml import part_tables
 from fedweave.metrics.selection import (
     BEST,
     MAX_TIED,
@@ -115,8 +116,7 @@ class RunFacts(NamedTuple):
         scales = scaling != "none" and config.get("engine", {}).get("name") != "flare"
         alone = summary.get("algorithm") in TRAIN_ALONE
         names = tuple(map(str, summary.get("classes") or ()))
-        parts = config.get("algorithm", {}).get("parts", ())
-        chooses = any((part.get("name") if isinstance(part, Mapping) else part) == "own_share" for part in parts)
+        chooses = any(part.get("name") == "own_share" for part in part_tables(config.get("algorithm", {})))
         return cls(summary.get("rounds") or 0, of_edges, test, alone, weighs, scales, names, chooses)
 
     @property

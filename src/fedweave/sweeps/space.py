@@ -15,7 +15,7 @@ from fedweave.core.types import CLASS, Record, Values
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import Config, Document, parameters, resolve, with_algorithm
 from fedweave.experiment.config.plugins import DEFAULT_NAMES, PARTS, lookup
-from fedweave.experiment.config.toml import flat, section
+from fedweave.experiment.config.toml import flat, part_tables, section
 
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial
@@ -331,7 +331,7 @@ def _with_model(table: Document, name: str) -> Document:
 def _set_of_part(algorithm: Document, document: Document, name: str, value: object) -> None:
     """Change a value of the algorithm's part for links, which is there by default."""
     document["algorithm"] = algorithm
-    parts = [dict(part) if isinstance(part, dict) else {"name": part} for part in algorithm.get(PARTS, [])]
+    parts = [dict(part) for part in part_tables(algorithm)]
     if not any(part["name"] == LINK_PART for part in parts):
         parts.append({"name": LINK_PART})
     for part in parts:

@@ -12,7 +12,6 @@ from fedweave.algorithms.apfl import mix_weights
 from fedweave.algorithms.parts.needs import Needs
 from fedweave.algorithms.parts.part import Context, Part
 from fedweave.algorithms.scoring import on_validation
-from fedweave.core import random
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import keep_trained
 
@@ -39,11 +38,7 @@ class OwnShare(Part):
 
     def report(self, ctx: Context) -> Tree:
         if self.alone:
-            key, state = random.fold(ctx.client.key, "alone"), ctx.memory.get("optimizer")
-            start = ctx.memory.get("v", ctx.received)
-            v, _, state = ctx.objective.fit(start, ctx.client, key, ctx.sent, state=state)
-            v = keep_trained(ctx.examples > 0, v, ctx.received)
-            ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.keeps_state else {}))
+            ctx.keep(ctx.train_beside(ctx.memory.get("v", ctx.received), "alone"))
         return {}
 
     def personalize(self, ctx: Context) -> Tree:

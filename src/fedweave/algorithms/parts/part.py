@@ -27,7 +27,7 @@ from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, is_statistic, leaves, map_leaves, nest, sub
 from fedweave.datasets.base import Dataset
 from fedweave.errors import StepFailed, error_place, listed
-from fedweave.learn import Criterion, Fit, Optimizer, Penalty, fit
+from fedweave.learn import Criterion, Fit, Optimizer, Penalty, fit, keep_trained
 from fedweave.ops.identity import ByObject
 from fedweave.partition.base import Partition
 
@@ -124,6 +124,18 @@ class Context:
     def optimizer_state(self) -> Tree | None:
         """The state of the local optimizer after the client's last round; None if the optimizer starts afresh."""
         return self.client.state.get("optimizer") if self.training.keeps_state else None
+
+    def train_beside(self, start: Tree, name: str, **how: Any) -> Tree:
+        """What a part keeps of a second model that the client trains beside the joint one: its weights "v" after the
+        local steps from `start`, and the "optimizer" state that the part's memory has from round to round. Without
+        training examples "v" are the received weights.
+
+        name: of the steps' randomness. how: further arguments of `Objective.fit`.
+        """
+        key, state = random.fold(self.client.key, name), self.memory.get("optimizer")
+        v, _, state = self.objective.fit(start, self.client, key, self.sent, state=state, **how)
+        kept: Tree = {"v": keep_trained(self.examples > 0, v, self.received)}
+        return kept | ({"optimizer": state} if self.training.keeps_state else {})
 
     # --- weights, and what they give on the client's data
 

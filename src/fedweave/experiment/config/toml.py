@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from fedweave.core.settings import nearest as nearest
 from fedweave.core.settings import nearest_few
-from fedweave.core.types import Record
+from fedweave.core.types import Record, Values
 from fedweave.errors import ConfigError, option
 
 
@@ -153,6 +153,11 @@ def override(document: Document, text: str) -> None:
                 code="config.flag",
             )
     node[last] = _value(raw)
+
+
+def part_tables(algorithm: Values) -> list[Document]:
+    """The tables of the parts that a section [algorithm] lists, also of those that it only names."""
+    return [part if isinstance(part, dict) else {"name": part} for part in algorithm.get("parts", ())]
 
 
 def section(document: Document, name: str) -> Document:
